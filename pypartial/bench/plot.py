@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ _OTHERS = {
 _LEVEL_TICKS = 8
 # The least distance of two labels, as a share of the axis.
 _LABEL_DISTANCE = 0.05
-# How far the marks of neighbouring lines are apart, in powers of 2 of the size.
+# How far the marks of neighbouring lines are apart at most, in powers of 2 of the size.
 _ASIDE = 0.22
 # Height of a legend, which stands between the axes and what was measured where.
 _LEGEND_POINTS = 18
@@ -92,6 +93,7 @@ def save_plot(report: Report[SkewMeta, Row], path: Path) -> None:
     """
     colours = itertools.cycle(_COLOURS)
     by_policy = lines_of(report.rows, lambda row: (row.policy, row.buffers))
+    sizes = sorted({row.bytes for row in report.rows})
     lines = []
     for number, ((policy, buffers), rows) in enumerate(by_policy.items()):
         last, other = rows[-1], policy in _OTHERS
@@ -100,7 +102,7 @@ def save_plot(report: Report[SkewMeta, Row], path: Path) -> None:
             label += f", {buffers}"
         if not other and (last.speedup_vs_mpi or 0) >= 1.05:
             label += f"\n({last.speedup_vs_mpi:.3g} x faster at {format_size(last.bytes)})"
-        aside = _aside(number, len(by_policy))
+        aside = _aside(number, len(by_policy), sizes)
         lines.append(
             Line(
                 label,
@@ -115,12 +117,12 @@ def save_plot(report: Report[SkewMeta, Row], path: Path) -> None:
     for line, rows in zip(lines, by_policy.values(), strict=True):
         _draw_latency(above, line, rows)
         _draw_active(below, line, rows)
-    sizes = sorted({row.bytes for row in report.rows})
     latencies = [row.latency_us for row in report.rows]
     _scale(
         above,
         sizes,
         [one.p50 for one in latencies] + [one.p99 for one in latencies],
+        _aside(len(lines) - 1, len(lines), sizes),
     )
     _label(above, lines, 2 * _LABEL_DISTANCE)
     _scale_active(below, report.rows)
@@ -312,9 +314,14 @@ def _draw(lines: Sequence[Line], meta: Meta, title: str, latency: str, path: Pat
     plt.close(figure)
 
 
-def _aside(number: int, lines: int) -> float:
-    """Return the factor that moves a line's marks to the side of those of the other lines."""
-    return float(2 ** (_ASIDE * (number - (lines - 1) / 2)))
+def _aside(number: int, lines: int, sizes: Sequence[int]) -> float:
+    """Return the factor that moves a line's marks to the side of those of the other lines.
+
+    The marks at a size stay closer to each other than to those at the next one.
+    """
+    gaps = [math.log2(more / less) for less, more in itertools.pairwise(sizes)]
+    step = min([_ASIDE, *(gap / (lines + 1) for gap in gaps)])
+    return float(2 ** (step * (number - (lines - 1) / 2)))
 
 
 def _draw_latency(axes: Axes, line: Line, rows: Sequence[Row]) -> None:
@@ -409,7 +416,10 @@ def _size_axis(axes: Axes, meta: Meta) -> None:
     axes.set_xlabel(f"size of a rank's buffer ({meta.dtype})")
 
 
-def _scale(axes: Axes, sizes: Sequence[int], times: Sequence[float]) -> None:
+def _scale(
+    axes: Axes, sizes: Sequence[int], times: Sequence[float], outermost: float = 1.0
+) -> None:
+    """Scale the axes; `outermost` is the factor of the marks that are the farthest aside."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sizes, [format_size(size) for size in sizes])
@@ -418,7 +428,7 @@ def _scale(axes: Axes, sizes: Sequence[int], times: Sequence[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(_time))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
+    axes.set_xlim(sizes[0] / outermost / 1.5, sizes[-1] * outermost * 1.5)
     axes.set_ylim(min(times) / 2, max(times) * 2)
     axes.grid(visible=True, color="#dddddd", linewidth=0.8)
     for side in ("top", "right"):

@@ -488,6 +488,30 @@ def test_the_plot_shows_percentiles_intervals_and_active_ranks(
     assert below.get_ylim()[1] > 8
 
 
+@pytest.mark.parametrize("sizes", [(64,), (64, 128), (64, 96, 4096), (64, 64 << 10, 1 << 20)])
+@pytest.mark.parametrize("ways", [1, 2, 4, 7, 16])
+def test_the_marks_of_each_way_are_inside_and_nearest_to_their_size(
+    ways: int, sizes: tuple[int, ...], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = importlib.import_module("pypartial.bench.plot")
+    drawn: list[Any] = []
+    monkeypatch.setattr(plot.plt, "close", drawn.append)
+    monkeypatch.setattr(plot.plt.Figure, "savefig", lambda *_words, **_options: None)
+    kinds = [(f"first:{n % 8 + 1}", ("numpy", "library")[n // 8]) for n in range(ways)]
+    rows = [row(policy, size, 400, buffers=kind) for size in sizes for policy, kind in kinds]
+    plot.save_plot(Report(META, rows), tmp_path / "x.svg")
+    for axes in drawn[0].axes:
+        low, high = axes.get_xlim()
+        marks = np.array([line.get_xdata() for line in axes.lines if len(line.get_xdata())])
+        assert len(np.unique(marks)) == ways * len(sizes)
+        assert (low * 1.1 < marks).all()
+        assert (marks < high / 1.1).all()
+        places = np.log2(np.unique(marks)).reshape(len(sizes), ways)
+        within = np.diff(places, axis=1).max(initial=0)
+        between = places[1:, 0] - places[:-1, -1]
+        assert (between > 1.5 * within).all()
+
+
 def test_the_least_time_of_a_benchmark() -> None:
     """Every round lasts until the last of 8 ranks is due: 7 ms; every turn of ten has one more."""
     skew = importlib.import_module("pypartial.bench.skew")
