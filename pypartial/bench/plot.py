@@ -251,7 +251,7 @@ def save_torch_plot(report: Report[TorchMeta, TorchRow], path: Path) -> None:
         axes.set_xticks(range(len(rows)), names)
         axes.set_ylabel("step, gloo = 1")
         beside = ", beside a late rank" if part == "late" else ""
-        axes.set_title(f"{size / 1e6:.1f} MB of parameters{beside}", loc="left", fontsize=13)
+        axes.set_title(f"{format_size(size)} of parameters{beside}", loc="left", fontsize=13)
         axes.set_ylim(bottom=0)
     figure.savefig(path, dpi=150)
     plt.close(figure)

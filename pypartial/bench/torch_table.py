@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from ..units import format_duration
+from ..units import format_duration, format_size
 from .results import Report, TorchMeta, TorchRow
 from .table import Column, print_table, verdict
 
@@ -61,7 +61,7 @@ def label(row: TorchRow) -> str:
 def _cells(row: TorchRow) -> list[str]:
     ratio = row.ratio_to_gloo
     return [
-        f"{row.bytes / 1e6:.1f} MB",
+        format_size(row.bytes),
         label(row),
         *(_time(us) for us in (row.step_us.median, row.step_us.p10, row.step_us.p90)),
         "" if row.late_us is None else _time(row.late_us.median),

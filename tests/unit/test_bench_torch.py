@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ import pypartial as pp
 from pypartial.bench import torch_options, torch_table
 from pypartial.bench.options import Transport
 from pypartial.bench.results import Report, TorchMeta, TorchRow
-from pypartial.bench.torch_options import BenchTorchOptions, TorchPart, TorchWay, entries
+from pypartial.bench.torch_options import (
+    BenchTorchOptions,
+    TorchPart,
+    TorchWay,
+    entries,
+    parameter_bytes,
+)
 from pypartial.cli import app, bench
 from pypartial.statistics import Spread
 
@@ -167,14 +174,22 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         "Training steps: 4 ranks on 2 cores; PyTorch 2.13.0, Open MPI 5.0.11"
     )
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
-    assert cells[0][:3] == ["0.6 MB", "gloo", "4 ms"]
+    assert cells[0][:3] == ["589.039 KB", "gloo", "4 ms"]
     assert cells[1] == [
-        *("0.6 MB", "optimizer, majority", "2 ms", "1.8 ms", "2.2 ms", ""),
+        *("589.039 KB", "optimizer, majority", "2 ms", "1.8 ms", "2.2 ms", ""),
         *("0.50", "0.45", "0.55", "9 x 70", "NO"),
     ]
     assert cells[3][5:7] == ["36 ms", "0.75"]
     text = " ".join(" ".join(lines).split())
     assert "ranks compute for 5 ms, the last one for 30 ms longer" in text
+
+
+def test_small_networks_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    small = [replace(ROWS[0], bytes=parameter_bytes(hidden)) for hidden in (8, 16)]
+    torch_table.print_report(Report(META, small))
+    text = capsys.readouterr().out
+    assert "2.94531 KB" in text
+    assert "6.85156 KB" in text
 
 
 def test_a_table_without_a_late_rank_does_not_explain_it(
@@ -191,5 +206,5 @@ def test_the_plot(tmp_path: Path) -> None:
     path = tmp_path / "torch.svg"
     save_torch_plot(Report(META, ROWS), path)
     text = path.read_text(encoding="utf-8")
-    for words in ("0.6 MB of parameters, beside a late rank", "optimizer", "step, gloo = 1"):
+    for words in ("589.039 KB of parameters, beside a late rank", "optimizer", "step, gloo = 1"):
         assert words in text, words
