@@ -76,7 +76,14 @@ def surroundings(options: AllreduceOptions, comm: MPI.Intracomm, pace: Pace) -> 
     }
 
 
-def shortage(size: int, pairs: int, comm: MPI.Intracomm, option: str = "--size") -> str | None:
+def shortage(
+    size: int,
+    pairs: int,
+    comm: MPI.Intracomm,
+    option: str = "--size",
+    *,
+    measures: bool = True,
+) -> str | None:
     """Return why a size does not fit into memory, before anything is measured; collective.
 
     Only the send and receive buffers count, which every policy needs. A handle needs more, and may
@@ -91,6 +98,8 @@ def shortage(size: int, pairs: int, comm: MPI.Intracomm, option: str = "--size")
     comm : mpi4py.MPI.Intracomm
     option : str
         The option that the size was given with.
+    measures : bool
+        Whether this rank has buffers; the others sleep.
 
     Returns
     -------
@@ -98,15 +107,15 @@ def shortage(size: int, pairs: int, comm: MPI.Intracomm, option: str = "--size")
         The same on every rank; None if the buffers fit.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    needed = 2 * pairs * size * node.size
+    needed = 2 * pairs * size * node.allreduce(int(measures))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     problem = None
-    if needed > physical:
+    if measures and needed > physical:
         problem = (
-            f"the send and receive buffers of all ranks of a node take {format_size(needed)}, and "
+            f"the send and receive buffers on a node take {format_size(needed)}, and "
             f"the node of rank {comm.rank} has {physical / 2**30:.1f} GB of memory"
         )
-    else:
+    elif measures:
         try:  # a process may have a lower limit; untouched memory costs nothing
             _ = [np.empty(size, np.uint8) for _ in range(2 * pairs)]
         except MemoryError:

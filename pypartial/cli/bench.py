@@ -188,7 +188,8 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     int
         As for `skew`.
     """
-    if not ready(comm, options.size, len(options.buffers) + 2):
+    pairs = len(options.buffers) + 2
+    if not ready(comm, options.size, pairs, measures=comm.rank == 0):
         return 1
     code = 0
     if comm.rank == 0:
@@ -202,7 +203,9 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     return int(comm.bcast(code))
 
 
-def ready(comm: MPI.Intracomm, size: int, pairs: int, option: str = "--size") -> bool:
+def ready(
+    comm: MPI.Intracomm, size: int, pairs: int, option: str = "--size", *, measures: bool = True
+) -> bool:
     """Return whether the benchmark can run; if not, print why on rank 0. Collective.
 
     Parameters
@@ -214,13 +217,15 @@ def ready(comm: MPI.Intracomm, size: int, pairs: int, option: str = "--size") ->
         Pairs of a send and a receive buffer on each rank.
     option : str
         The option that the size was given with.
+    measures : bool
+        Whether this rank has such buffers; the others sleep.
     """
     _, problem = load_on_all(comm)
     if problem is not None:
         if comm.rank == 0:
             print_problem(problem)
         return False
-    problem = shortage(size, pairs, comm, option)
+    problem = shortage(size, pairs, comm, option, measures=measures)
     if problem is not None and comm.rank == 0:
         print(f"pypartial: {problem}", file=sys.stderr)
     return problem is None

@@ -24,11 +24,12 @@ def tune(options: TuneOptions, comm: MPI.Intracomm) -> int:
         The exit code, the same on all ranks: 1 if a sum was wrong, if the compiled module cannot be
         loaded, if there are too few nodes or too little memory, or if a file cannot be saved.
     """
-    if not ready(comm, max(options.sizes), 1):
+    link, able = tune_bench.participants(comm)
+    measuring = able[: max(options.ranks, default=len(able))]
+    if not ready(comm, max(options.sizes), 1, measures=comm.rank in measuring):
         return 1
     native, _ = load_on_all(comm)
     assert native is not None
-    link, able = tune_bench.participants(comm)
     if len(able) < max(options.ranks, default=2):
         if comm.rank == 0:
             found = f"{len(able)} nodes" if link == "network" else f"{len(able)} ranks"

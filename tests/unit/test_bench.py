@@ -103,6 +103,31 @@ def test_the_age_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert age is None or age > 0
 
 
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("measuring", "fits"), [((True, True), False), ((True, False), True), ((False, True), True)]
+)
+def test_only_ranks_that_measure_need_memory(
+    measuring: tuple[bool, bool], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two ranks of a node, one of which is asked here."""
+    memory = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3 << 8}  # 3 MB
+    monkeypatch.setattr(conditions.os, "sysconf", memory.__getitem__)
+    allocated: list[int] = []
+    monkeypatch.setattr(conditions.np, "empty", lambda size, _type: allocated.append(size))
+    node = types.SimpleNamespace(size=2, allreduce=lambda _mine: sum(measuring), Free=lambda: None)
+    comm: Any = types.SimpleNamespace(
+        rank=0, Split_type=lambda _kind: node, allgather=lambda mine: [mine]
+    )
+    said = conditions.shortage(1 << 20, 1, comm, measures=measuring[0])
+    assert (said is None) == fits
+    assert len(allocated) == (2 if fits and measuring[0] else 0)
+    if said is not None:
+        assert "--size 1 MB: the send and receive buffers" in said
+
+
 # ---- patterns ------------------------------------------------------------------------------------
 
 

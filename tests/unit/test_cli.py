@@ -553,6 +553,31 @@ def mpirun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
+    ("command", "measuring"),
+    [("bench overhead", [0]), ("tune --ranks 2 --dry-run", [0, 1]), ("tune --dry-run", [0, 1, 2])],
+)
+def test_memory_is_needed_by_the_ranks_that_measure(
+    command: str, measuring: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = app.parse(command.split(), 3)
+    name = "tune" if command.startswith("tune") else "bench"
+    module: Any = importlib.import_module(f"pypartial.cli.{name}")
+    asked: list[bool] = []
+
+    def ready(*_words: Any, measures: bool = True) -> bool:
+        asked.append(measures)
+        return False
+
+    monkeypatch.setattr(module, "ready", ready)
+    if name == "tune":
+        ranks = "node", [0, 1, 2]
+        monkeypatch.setattr(module.tune_bench, "participants", lambda _comm: ranks)
+    run = module.tune if name == "tune" else module.overhead
+    assert [run(options, types.SimpleNamespace(rank=rank)) for rank in range(3)] == [1, 1, 1]
+    assert [rank for rank in range(3) if asked[rank]] == measuring
+
+
+@pytest.mark.parametrize(
     ("seconds", "rank", "said"),
     [
         (41.6, 0, "pypartial: this takes about 42 s\n"),
