@@ -153,6 +153,8 @@ class BenchGroupsOptions:
         ):
             if (complaint := repeated(name, values)) is not None:
                 return complaint
+        if Part.LATENCY not in self.parts and GroupGenerator.GIVEN in self.generators:
+            return "--generator given: it is for latencies only; iterations have no groups to give"
         if self.transport is Transport.MPI and Backend.NODE in self.backends:
             return "--backend node: with --transport mpi ranks share no memory"
         return self._arrivals_complaint(ranks)

@@ -104,6 +104,7 @@ def test_every_option(tmp_path: Path) -> None:
         ("--size 2,2", "--size: the same value is given twice"),
         ("--generator smart:3", "'smart:3' is not one of given, static, random"),
         ("--generator smart,smart", "--generator: the same value is given twice"),
+        ("--part iterations --generator static,given", "--generator given: it is for latencies"),
         ("--backend fast", "'fast' is not one of auto, node, schedule, comm"),
         ("--backend node --transport mpi", "--backend node: with --transport mpi ranks share no"),
         ("--buffers mpi", "--buffers"),
