@@ -29,7 +29,7 @@ from ..bench.torch_options import BenchTorchOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
-from .sim import FuzzOptions
+from .sim import INTERRUPTED, FuzzOptions
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     SystemExit
         With the same code on every rank. An exception on one rank ends all of them: its traceback
         is printed and MPI is aborted, as ``python -m mpi4py`` does. A lack of memory, which is not
-        a defect and often strikes many ranks at once, gives one line only; so does an output that
-        cannot be written.
+        a defect and often strikes many ranks at once, gives one line only; so do an output that
+        cannot be written, and Ctrl-C in a process that has no other ranks.
     """
     if sys.stdout is None:  # the caller has closed it
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -85,6 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = f"out of memory: {error}"
         _abort_others(text)
         sys.exit(f"pypartial: {text}")
+    except KeyboardInterrupt:
+        _abort_others(None)
+        print("pypartial: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except BaseException:
         _abort_others(None)
         raise

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 2e-2
 REDRAWS_PER_S = 5
-_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
+INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 
 class Plant(str, Enum):
@@ -121,7 +121,7 @@ def _loaded(work: Callable[[], int]) -> int:
         return work()
     except KeyboardInterrupt:
         print("pypartial: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def fuzz(options: FuzzOptions, comm: MPI.Intracomm | None) -> int:

@@ -417,7 +417,7 @@ def test_a_launcher_of_another_mpi_is_named(
     assert capsys.readouterr().err == ""
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> FakeComm:
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> FakeComm:
     """Have every command raise an error; return the communicator that it runs on, as rank 1."""
     comm = FakeComm(1)
     mpi = types.SimpleNamespace(
@@ -430,6 +430,28 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> FakeComm:
 
     monkeypatch.setattr(cli, "run", fail)
     return comm
+
+
+def test_ctrl_c_alone_is_one_line(
+    no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in commands that simulate."""
+    failing(monkeypatch, KeyboardInterrupt()).size = 1
+    with pytest.raises(SystemExit) as ending:
+        cli.main(["bench", "overhead"])
+    assert ending.value.code == 130
+    assert capsys.readouterr().err == "pypartial: interrupted\n"
+
+
+def test_ctrl_c_on_one_rank_ends_all_ranks(
+    no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The traceback says where the rank was."""
+    comm = failing(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "overhead"])
+    assert comm.aborted == 1
+    assert "KeyboardInterrupt" in capsys.readouterr().err
 
 
 def test_an_exception_ends_all_ranks(
