@@ -28,6 +28,7 @@ class Lib(RealLib):
     PP_LAYOUT_FROM_END: int
     PP_LAYOUT_IN_TURN: int
     PP_LAYOUT_COUNT: int
+    PP_SIM_ROOM_MAX: int
     PP_PLANT_NONE: int
     PP_MEMORY_FENCED: int
     PP_FENCE_SHIFT: int

@@ -67,10 +67,14 @@ typedef enum pp_layout {
     PP_LAYOUT_COUNT
 } pp_layout_t;
 
+enum { PP_SIM_ROOM_MAX = 8 };
+
 /* A simulated rank is interrupted at `per_mille` of a thousand accesses to shared memory, each time for a time drawn
    from 0..longest_ns. */
 typedef struct pp_pace {
     uint32_t per_mille;
+    int32_t  room;             /* so many Starts of a rank can be pending one by one, what comes then is added to one of
+                                  them, and the ring has no entries for views; 0: as much room as processes have */
     uint32_t magnify;          /* a byte of a vector counts for this many where the library asks whether a vector is
                                   large: for grace periods and for chunks; 0 is 1 */
     uint64_t longest_ns;
@@ -203,6 +207,8 @@ typedef struct pp_coverage {
     uint64_t landings;         /* results of which a rank had put a part in place while it reduced them */
     uint64_t graces_met;       /* grace periods that ended because all ranks were there */
     uint64_t graces_over;      /* grace periods that ended because their time was over */
+    uint64_t merges;           /* contributions added to one that was pending, because the rank had no room left */
+    uint64_t merges_away;      /* ... while the round was between nodes */
     uint64_t asides;           /* times that a rank left a handle by patience */
     uint64_t deadlines;        /* rounds that a deadline brought about */
     /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last bin counts this

@@ -54,6 +54,7 @@ pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, const pp_board_size_
         return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of a node share");
     *board = (pp_board_t){
         .node = node, .offset = offset, .bytes = at.bytes, .ranks = node->size, .entries = size->entries,
+        .parts = size->parts, .pins = size->pins,
         .vector_bytes = size->vector_bytes, .stride = at.stride, .shared = (pp_board_shared_t *)base,
         .stations = (pp_station_t *)(base + at.stations), .plan = (pp_plan_t *)(base + at.plan),
         .ring = base + at.ring, .entry_bytes = at.entry_bytes, .slots = offset + at.slots,
@@ -96,7 +97,7 @@ static void forget_read_parts(pp_board_t *board)
 int32_t pp_station_free_part(pp_board_t *board)
 {
     forget_read_parts(board);
-    for (int32_t part = 0; part < (board->vault ? board->vault->parts : PP_PARTS); part++) {
+    for (int32_t part = 0; part < (board->vault ? board->vault->parts : board->parts); part++) {
         uint32_t bit = 1u << part;
         if ((board->linked | board->reserved) & bit)
             continue;

@@ -34,7 +34,7 @@
 
 enum {
     PP_PAGE = 4096,                  /* vectors of a page or more are whole pages of the board, and begin on one */
-    PP_PARTS = 8,                    /* of a station; a Start that finds all in use adds to a pending one */
+    PP_PARTS = 8,                    /* of a station, at most; a Start that finds all in use adds to a pending one */
     PP_BOARD_MASK_WORDS = PP_CONTRIBUTORS_WORDS
 };
 
@@ -186,7 +186,7 @@ typedef struct pp_board {
     pp_node_t         *node;
     uint64_t           offset, bytes;     /* of the region */
     int32_t            ranks;             /* of the node */
-    int32_t            entries;
+    int32_t            entries, parts, pins;   /* see pp_board_size_t */
     size_t             vector_bytes, stride;
     pp_board_shared_t *shared;
     pp_station_t      *stations;
@@ -209,7 +209,9 @@ typedef struct pp_board {
 
 /* What the ranks know of a board before it is made. */
 typedef struct pp_board_size {
-    int32_t entries;
+    int32_t entries;                 /* of the ring */
+    int32_t parts;                   /* of a station that ranks use, at most PP_PARTS */
+    int32_t pins;                    /* entries that may be pinned at once, without which the ring has room enough */
     size_t  vector_bytes;            /* of an accumulator */
     size_t  offer_bytes;             /* zeroed memory for each rank, which others read: pp_board_offer() */
     bool    marks;                   /* chunks that are finished are marked */
@@ -234,7 +236,7 @@ static inline int32_t pp_board_pins_max(int32_t ranks) { return ranks < PP_PINS_
 /* Whether there may be no entry for the round, because all are kept from `needed` on, or pinned. */
 static inline bool pp_board_may_be_full(const pp_board_t *board, uint64_t needed, uint64_t round)
 {
-    const uint64_t entries = (uint64_t)(board->entries - pp_board_pins_max(board->ranks));
+    const uint64_t entries = (uint64_t)(board->entries - board->pins);
     return round >= entries && needed <= round - entries;    /* a rank that exits needs none, and says UINT64_MAX */
 }
 

@@ -81,9 +81,9 @@ bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t s
 }
 
 void pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size,
-                            uint64_t magnify)
+                            uint64_t magnify, int32_t room)
 {
-    *node = (pp_node_t){.commons = commons, .index = index, .size = size, .magnify = magnify};
+    *node = (pp_node_t){.commons = commons, .index = index, .size = size, .magnify = magnify, .room = room};
 }
 
 void pp_node_close(pp_node_t *node)

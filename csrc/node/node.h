@@ -64,6 +64,7 @@ typedef struct pp_node {
     pp_commons_t *commons;
     int32_t       index, size;       /* this rank's index on the node; the number of its ranks */
     uint64_t      magnify;           /* simulated ranks: a byte of a vector counts for this many; else 1 */
+    int32_t       room;              /* simulated ranks: see pp_pace_t; else 0 */
     uint64_t      presence;          /* this rank's, as published */
     struct pp_pulse { uint64_t cpu_ns, at_ns; bool idle; } *pulses;   /* of each rank, when last looked up */
     pp_ranges_t  *ranges;            /* the offsets that are free, under the lock; NULL: simulated ranks */
@@ -79,7 +80,7 @@ typedef struct pp_node {
 bool     pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size);
 /* The same for simulated ranks, which are in one process and share `commons`. */
 void     pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size,
-                                uint64_t magnify);
+                                uint64_t magnify, int32_t room);
 size_t   pp_commons_bytes(int32_t size);
 void     pp_node_close(pp_node_t *node);
 

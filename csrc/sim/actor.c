@@ -446,7 +446,7 @@ static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
         size += stage->lowest[other] == stage->lowest[rank];
     }
     pp_node_open_simulated(&ctx->node, stage->commons[stage->lowest[rank]], index, size,
-                           stage->pace.magnify ? stage->pace.magnify : 1);
+                           stage->pace.magnify ? stage->pace.magnify : 1, stage->pace.room);
     ctx->nodes = stage->nodes ? stage->nodes[rank] : NULL;
     ctx->node.wake = wake;
     ctx->node.sleeps = sleeps;

@@ -1,6 +1,7 @@
 /* world.c - many ranks in one process: contexts over the simulated transport. */
 #include "../api.h"
 #include "../coll/preduce.h"
+#include "../node/board.h"
 #include "../transport/sim.h"
 #include "actor.h"
 #include "heard.h"
@@ -23,6 +24,8 @@ struct pp_sim {
     pp_heard_t   heard;        /* groups */
 };
 
+_Static_assert((int)PP_SIM_ROOM_MAX == (int)PP_PARTS, "no room is larger than that of processes");
+
 static pp_status_t check_config(const pp_sim_config_t *config)
 {
     if (config->ranks < 1)
@@ -33,6 +36,8 @@ static pp_status_t check_config(const pp_sim_config_t *config)
         return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is negative", config->node_ranks);
     if (config->layout < 0 || config->layout >= PP_LAYOUT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "layout=%d is not one of 0..%d", config->layout, PP_LAYOUT_COUNT - 1);
+    if (config->pace.room < 0 || config->pace.room > PP_SIM_ROOM_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "room=%d is not in 0..%d", config->pace.room, PP_SIM_ROOM_MAX);
     if (config->node_ranks && config->ranks > PP_CONTRIBUTORS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d cannot share memory: at most %d ranks can", config->ranks,
                        PP_CONTRIBUTORS_MAX);
@@ -332,6 +337,8 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->graces_met += one->graces_met;
         coverage->graces_over += one->graces_over;
         coverage->announced += one->announced;
+        coverage->merges += one->merges;
+        coverage->merges_away += one->merges_away;
         coverage->asides += one->asides;
         coverage->deadlines += one->deadlines;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)

@@ -42,6 +42,8 @@ _SHARES = (1000, 1000, 300, 50)  # of accesses to shared memory, in a thousand
 _PAUSES = (0, 100, 1_000, 20_000)
 # Rounds wait for late ranks from 48 KiB on, for a time in proportion: 192 bytes and 12.
 _MAGNIFY = (1, 1, 1, 1, 256, 4096)
+_ROOMS = (0, 1, 1, 2)
+_SELDOM_AND_LONG = [50, 50_000]
 _POLICIES: tuple[Callable[..., Policy], ...] = (Solo, Majority, Majority, FirstOf, Quorum, Full)
 _DELIVER = ("latest", "latest", "sum", "each")
 _PATIENCES = (50_000, 300_000, 2_000_000, 200_000_000, -1)
@@ -119,8 +121,15 @@ def _sharing(draw: random.Random, scenario: Scenario) -> Scenario:
     memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
     if draw.random() < 0.5:
         memory += [draw.randint(1, scenario.ranks), draw.randrange(lib.PP_LAYOUT_COUNT)]
-    magnify = draw.choice(_MAGNIFY)
-    return replace(scenario, handles=handles, memory=tuple(memory), magnify=magnify, ask=False)
+    magnify, room = draw.choice(_MAGNIFY), draw.choice(_ROOMS)
+    if room:  # it is missing for Starts after a timeout, and these are several for one round
+        last = scenario.phases[-1]
+        longer = replace(last, steps=tuple(steps + 2 for steps in last.steps))
+        timeout = draw.choice((scenario.timeout, 0.9))
+        scenario = replace(scenario, timeout=timeout, phases=(*scenario.phases[:-1], longer))
+        memory[:2] = draw.choice((memory[:2], _SELDOM_AND_LONG))
+    scenario = replace(scenario, handles=handles, memory=tuple(memory), ask=False)
+    return replace(scenario, magnify=magnify, room=room)
 
 
 def _lively(draw: random.Random, scenario: Scenario) -> Scenario:

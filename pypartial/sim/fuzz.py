@@ -57,6 +57,8 @@ COVERAGE = {
     "landings": "results put in place early",
     "graces_met": "a round that waited until all were there",
     "graces_over": "a round that waited until its time was over",
+    "merges": "a Start added to one that was pending",
+    "merges_away": "a Start added while the round was between nodes",
     "announced": "a round announced by a rank that does not lead it",
     "asides": "a handle left by patience",
     "deadlines": "a deadline that was over",

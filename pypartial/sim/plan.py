@@ -124,6 +124,8 @@ class Scenario:
     magnify : int
         In that memory a vector counts as this many times larger: rounds of large vectors wait for
         ranks that come a little later, and are cut into more chunks.
+    room : int
+        So many Starts of a rank can be pending in that memory one by one; 0: as many as usual.
     patience : int
         Nanoseconds for which a rank may hold a round up; 0: for ever; -1: by its usual time.
     contexts : int
@@ -154,6 +156,7 @@ class Scenario:
     shuffle: bool = False
     more: float = 0.0
     timeout: float = 0.0
+    room: int = 0
 
     def to_text(self) -> str:
         """Return the scenario as one line of JSON, without default values."""
@@ -199,6 +202,7 @@ class Scenario:
             ("patience", self.patience, -1, _TIME_MAX),
             ("contexts", self.contexts, 1, _CONTEXTS_MAX),
             ("magnify", self.magnify, 1, _MAGNIFY_MAX),
+            ("room", self.room, 0, lib.PP_SIM_ROOM_MAX),
         ):
             if not least <= value <= most:  # nor is NaN
                 return f"{name}={value} is not in {least}..{most}"

@@ -542,6 +542,7 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
         plant=plant,
         memory=scenario.memory,
         magnify=scenario.magnify,
+        room=scenario.room,
         patience=scenario.patience or None,
         contexts=scenario.contexts,
         groups_plant=groups_plant,

@@ -172,7 +172,7 @@ def _simpler_run(s: Scenario) -> Iterator[Scenario]:
     simple = Scenario(1, 0, (), ())
     switches = ("ask", "blocking", "together", "last_flush", "shuffle")
     shares = ("late", "extra", "more", "timeout")
-    for name in ("network", *shares, "noise", "magnify", "patience", "contexts", *switches):
+    for name in ("network", *shares, "noise", "magnify", "room", "patience", "contexts", *switches):
         default = getattr(simple, name)
         if getattr(s, name) != default:
             yield replace(s, **{name: default})

@@ -150,6 +150,9 @@ class World:
     magnify : int
         Each byte of a vector counts as this many bytes in that memory, where rounds of large
         vectors wait for ranks that come a little later, and are cut into chunks.
+    room : int
+        So many Starts of a rank can be pending there one by one: what comes then is added to one of
+        them. Nor has the ring entries to spare for views. 0: as much room as processes have.
     patience : int or None
         Nanoseconds for which a rank may hold a round up; -1: by its usual time; None: for ever.
     groups_plant : str
@@ -181,6 +184,7 @@ class World:
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
         magnify: int = 1,
+        room: int = 0,
         patience: int | None = None,
         groups_plant: str = "none",
         keep_groups: bool = False,
@@ -190,7 +194,7 @@ class World:
         config.plant = plant
         if memory:
             config.pace.per_mille, config.pace.longest_ns = memory[:2]
-            config.pace.magnify = magnify
+            config.pace.magnify, config.pace.room = magnify, room
             config.node_ranks = memory[2] if len(memory) > 2 else ranks
             config.layout = memory[3] if len(memory) > 3 else lib.PP_LAYOUT_BLOCKS
         describe_network(config.network, network or _jittering(*latency))
@@ -255,6 +259,8 @@ class World:
                 "landings",
                 "graces_met",
                 "graces_over",
+                "merges",
+                "merges_away",
                 "asides",
                 "deadlines",
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -263,6 +264,40 @@ def test_more_late_starts_than_parts_while_a_round_is_away(seed):
 
     world.run([program(rank) for rank in range(ranks)])
     assert (sums == starts).all()
+
+
+@pytest.mark.parametrize("nodes_of", [0, 2])
+@pytest.mark.parametrize("deliver", ["latest", "each"])
+@pytest.mark.parametrize("policy", [Solo(), Quorum(2), Quorum(4)])
+def test_a_start_is_added_to_one_that_is_pending(policy, deliver, nodes_of):
+    """Ranks with room for one Start only: a round takes the part before or after, also far away."""
+    lag = {} if deliver == "latest" else {"max_lag": 3}
+    options = Options(count=12, policy=policy, deliver=deliver, **lag)
+    coverage = {"merges": 0, "merges_away": 0}
+    for seed, pace in itertools.product(range(20), ((50, 50_000), (100, 5_000))):
+        outcome = check(
+            Scenario(
+                4,
+                seed,
+                (options,),
+                (Phase((8,)),),
+                latency=(1, 50_000) if nodes_of else (500, 5000),
+                timeout=0.9,
+                memory=(*pace, *([nodes_of] if nodes_of else [])),
+                room=1,
+            )
+        )
+        coverage = {name: count + outcome.coverage[name] for name, count in coverage.items()}
+    assert coverage["merges"] > 100
+    assert (coverage["merges_away"] > 20) == bool(nodes_of and policy != Quorum(4))
+
+
+def test_room_that_makes_no_sense():
+    for room in (-1, lib.PP_SIM_ROOM_MAX + 1):
+        with pytest.raises(CoreError, match="room"):
+            World(2, memory=(0, 0), room=room)
+        with pytest.raises(ValueError, match="room"):
+            Scenario.from_text(Scenario(2, 0, (Options(),), (), memory=(0, 0), room=room).to_text())
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])

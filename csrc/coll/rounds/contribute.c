@@ -126,8 +126,11 @@ void pp_contribute_link(pp_allreduce_t *coll, const pp_target_t *target, uint64_
         return;
     }
     pp_part_t *own = &pp_board_own(board)->parts[target->part];
+    PP_STEP("merge");
     own->contributions++;
     own->starts = pp_rounds_linked(coll);
+    coll->handle.engine->coverage.merges++;
+    coll->handle.engine->coverage.merges_away += coll->on_board->merges_away;
     pp_station_say(board, pp_say_state_of(coll));
     end_merge(coll);
 }

@@ -156,11 +156,6 @@ uint64_t pp_on_board_joined(const pp_allreduce_t *coll) { return coll->completed
 
 /* ---- opening and closing --------------------------------------------------------------------------------------- */
 
-static int32_t entries(int32_t window, int32_t ranks)
-{
-    return window + ENTRIES_BEYOND_WINDOW + pp_board_pins_max(ranks);
-}
-
 static size_t vector_bytes(const pp_allreduce_t *coll)
 {
     return coll->count * pp_accumulator_bytes(coll->config.type);
@@ -177,7 +172,10 @@ static bool marks(const pp_allreduce_t *coll)
 static pp_board_size_t size_of_board(const pp_allreduce_t *coll)
 {
     const pp_team_t *team = coll->handle.team;
-    return (pp_board_size_t){.entries = entries(team->window, team->engine->node->size),
+    const pp_node_t *node = team->engine->node;
+    const int32_t    pins = node->room ? 0 : pp_board_pins_max(node->size);
+    return (pp_board_size_t){.entries = team->window + ENTRIES_BEYOND_WINDOW + pins,
+                             .parts = node->room ? node->room : PP_PARTS, .pins = pins,
                              .vector_bytes = vector_bytes(coll), .offer_bytes = coll->handle.offer_bytes,
                              .marks = marks(coll)};
 }

@@ -138,7 +138,7 @@ static void close_ranks(ranks_t *ranks)
 
 static void full(void)
 {
-    const pp_board_size_t size = {.entries = 3, .vector_bytes = (size_t)20 * MEGABYTE};
+    const pp_board_size_t size = {.entries = 3, .parts = PP_PARTS, .vector_bytes = (size_t)20 * MEGABYTE};
     ranks_t    ranks;
     pp_board_t board[2];
     open_ranks(&ranks, (size_t)1000 * MEGABYTE);
