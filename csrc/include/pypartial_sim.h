@@ -108,6 +108,9 @@ pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_
    ranks' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
 
+/* The messages and bulk transfers that a rank has sent, also where pp_ctx_stats() cannot tell them: in mid-call. */
+uint64_t    pp_sim_sent(const pp_sim_t *sim, int32_t rank);
+
 /* The rank's script ends, as if MPI were finalised: it serves the others, or, if its context has failed or was given up
    (pp_ctx_abandon()), tells them so.  PP_ERR_STATE: the ranks share memory. */
 pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank);

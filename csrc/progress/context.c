@@ -37,10 +37,21 @@ pp_status_t pp_ctx_ended(const pp_ctx_t *ctx)
                                              : "MPI is being finalised by another thread");
 }
 
+/* A simulated rank that is interrupted in mid-call has the lock, and there is no other thread that could end the call. */
+static pp_status_t lock_simulated(pp_ctx_t *ctx)
+{
+    if (pthread_mutex_trylock(&ctx->lock))
+        return pp_fail(PP_ERR_STATE, "rank %d is interrupted in the middle of a call", ctx->engine.rank);
+    return PP_OK;
+}
+
 pp_status_t pp_lock(pp_ctx_t *ctx)
 {
     PP_TRY(pp_ctx_usable(ctx));
-    pthread_mutex_lock(&ctx->lock);
+    if (PP_SIM && ctx->actor.park)
+        PP_TRY(lock_simulated(ctx));
+    else
+        pthread_mutex_lock(&ctx->lock);
     if (ctx->freed) {                /* meanwhile */
         pthread_mutex_unlock(&ctx->lock);
         return pp_ctx_usable(ctx);

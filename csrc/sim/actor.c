@@ -260,7 +260,7 @@ static pp_status_t make_stack(pp_actor_t *actor)
 /* Runs the queued tasks, up to the first interruption. */
 static void begin_tasks(pp_actor_t *actor)
 {
-    if (actor->running || !actor->tasks)
+    if (actor->running || !actor->tasks || pp_simnet_dead(actor->stage->net, actor->rank))
         return;
     if (!actor->stack && make_stack(actor) < 0) {
         pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "%s", pp_error_text());
@@ -300,6 +300,8 @@ static bool has_expired(void *owner)
 void pp_stage_go_on(pp_stage_t *stage, int32_t rank)
 {
     pp_actor_t *actor = &stage->actors[rank];
+    if (pp_simnet_dead(stage->net, rank))
+        return;
     actor->woken |= actor->parked && has_expired(actor);
     bool may = actor->running && pp_simnet_now_ns(stage->net) >= actor->resume_ns
             && (!actor->parked || actor->woken);

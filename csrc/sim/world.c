@@ -161,6 +161,12 @@ pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank)
     return PP_OK;
 }
 
+uint64_t pp_sim_sent(const pp_sim_t *sim, int32_t rank)
+{
+    const pp_transport_t *transport = pp_simnet_transport(sim->net, rank);
+    return transport->messages_sent + transport->bulk_sent;
+}
+
 uint64_t pp_sim_handles(const pp_sim_t *sim, int32_t rank) { return sim->contexts[rank]->engine.handles.count; }
 
 /* ---- running -------------------------------------------------------------------------------- */

@@ -107,6 +107,8 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
     if (!rank_known(port, peer) || count > PP_MESSAGE_BYTES)
         return pp_fail(PP_ERR_INTERNAL, "cannot send a message of %zu bytes to rank %d of %d ranks", count, peer,
                        net->ranks);
+    if (port->dead)
+        return PP_OK;
     event_t *event = event_new(net, MESSAGE, transport->rank, peer, count);
     if (event && net->overtakes)
         pair = pp_simnet_pair(net, transport->rank, peer);
@@ -315,6 +317,8 @@ static pp_status_t bulk_send(pp_transport_t *transport, int32_t peer, uint32_t t
 {
     port_t  *port = (port_t *)transport;
     event_t *sent;
+    if (port->dead)
+        return PP_OK;
     PP_TRY(bulk_post(port, SEND_POSTED, peer, tag, (void *)(uintptr_t)data, bytes, cookie, &sent));
     if (bytes > pp_simnet_link(port->net, transport->rank, peer)->rendezvous_bytes)
         send_control(port->net, sent, REQUEST);

@@ -237,9 +237,21 @@ class World:
     # ---- looking ------------------------------------------------------------------------------
 
     def stats(self, rank: int, context: int = 0) -> Any:
-        """Return the counters of one rank; valid until the next call."""
+        """Return the counters of one rank; valid until the next call.
+
+        Raises
+        ------
+        CoreError
+            If the rank is interrupted in the middle of a call.
+        """
         lib.pp_ctx_stats(self.contexts[context][rank], self._stats)
+        if self._stats.neighbours == 0:  # nothing was told
+            raise CoreError(lib.PP_ERR_STATE)
         return self._stats
+
+    def sent(self, rank: int, context: int = 0) -> int:
+        """Return how many messages and bulk transfers a rank has sent, also in mid-call."""
+        return int(lib.pp_sim_sent(self.sims[context], rank))
 
     def handles(self, rank: int, context: int = 0) -> int:
         """Return how many handles a rank looks at whenever something has changed there."""

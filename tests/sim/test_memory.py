@@ -397,7 +397,10 @@ def test_a_grace_period_ends_when_all_are_there_or_it_is_over(delay_us, how, mag
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("nodes_of", [1, 2, 4])
 def test_a_rank_dies_at_any_moment(seed, nodes_of):
-    """Between two accesses to shared memory, too, with a claim or a ticket: all others are told."""
+    """Between two accesses to shared memory, too, with a claim or a ticket: all others are told.
+
+    It does nothing from then on.
+    """
     draw = random.Random(f"{seed} {nodes_of}")
     ranks, victim = 4, draw.randrange(4)
     memory = draw.choice((1000, 300, 50)), draw.choice((0, 100, 5000)), nodes_of
@@ -405,7 +408,7 @@ def test_a_rank_dies_at_any_moment(seed, nodes_of):
     deliver = draw.choice(("latest", "sum"))
     quorum = {"policy": Quorum(draw.randint(1, ranks)) if seed % 2 else Solo()}
     options = Options(count=40, deliver=deliver, max_lag=draw.choice((0, 3)), **quorum)
-    told = []
+    told, sent = [], []
 
     def program(rank):
         try:
@@ -422,10 +425,40 @@ def test_a_rank_dies_at_any_moment(seed, nodes_of):
                 f"rank {victim}: its process has died",
             )
             told.append(rank)
+            sent.append(world.sent(victim))
 
     world.kill(victim, draw.randint(1, 1_000_000), draw.choice((0, 1000, 100_000)))
     world.run([program(rank) for rank in range(ranks)])
     assert sorted([*told, victim]) == list(range(ranks))
+    assert set(sent) == {world.sent(victim)}
+
+
+def test_a_rank_in_the_middle_of_a_call_cannot_be_asked():
+    """Nobody could wait for the end of the call: it has the lock of its context. Nor a dead one."""
+    world, dies, refused = World(3, memory=(1000, 1000)), 2_000_000, [0, 0]
+
+    def works(rank):
+        handle = yield ("init", Options(policy=Solo()))
+        while rank == 1 or world.now < dies:
+            yield ("start", handle)
+            yield ("wait", handle)
+
+    def watches():
+        yield ("init", Options(policy=Solo()))
+        while world.now < 2 * dies:
+            yield 100
+            for rank in range(2):
+                try:
+                    world.stats(rank)
+                except CoreError as error:
+                    assert error.text == f"rank {rank} is interrupted in the middle of a call"
+                    refused[rank] += 1
+        world.stop()
+
+    world.kill(1, dies)
+    world.run([works(0), works(1), watches()])
+    assert 100 < refused[0] < dies // 100
+    assert refused[1] >= dies // 100  # for ever
 
 
 def twenty_calls(options):
