@@ -62,6 +62,7 @@ class GroupCalls:
     logs: list[Log]
     random: random.Random
     handles: dict[int, Any]
+    gave: dict[int, bytes]
     phase = step_of_phase = 0  # of the program
 
     def is_group(self, index: int) -> bool:
@@ -69,12 +70,18 @@ class GroupCalls:
         return isinstance(self.scenario.handles[index], PreduceOptions)
 
     def train(self, index: int) -> bytes:
-        """Change the model, as a step of a training does."""
+        """Change the model, as a step of a training does.
+
+        From a result to the next Start the library must not have written into it.
+        """
         log, model = self.logs[index], self.handles[index].recv
+        who = f"handle {index}: rank {self.rank}"
+        assert model.tobytes() == self.gave[index], f"{who}: the vector was written"
         log.starts += 1
         noise = _noise(self.scenario, index, self.rank, log.starts)
         model[:] = noise + model * model.dtype.type(0.5)
         found: bytes = model.tobytes()
+        self.gave[index] = found
         return found
 
     def ask(self, index: int) -> Generator[Any, Any, None]:
@@ -101,6 +108,7 @@ class GroupCalls:
         asked = log.asked[-1]
         asked.serial, asked.after, asked.ended = group.round, group.data, self.world.now
         log.groups.append(group)
+        self.gave[index] = group.data
         log.iteration = group.iteration
 
     def average_all(self, index: int, held: bool) -> Generator[Any, Any, None]:

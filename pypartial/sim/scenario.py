@@ -40,6 +40,8 @@ _TESTS_BEFORE_GIVING_UP = 500
 _PAUSES = 20
 _LONGEST_PAUSE_NS = 10_000_000  # until then
 
+_OVERWRITTEN = 77  # the application's elements of the send buffer after a Start
+
 
 # ---- logs ----------------------------------------------------------------------------------------
 
@@ -197,6 +199,7 @@ class _Rank(GroupCalls):
         self.numbers: dict[tuple[int, int], int] = {}  # handles by context and the core's number
         self.templates: dict[int, np.ndarray[Any, Any]] = {}
         self.requests: dict[int, Record] = {}  # made, and not collected
+        self.gave: dict[int, bytes] = {}  # the receive buffer, since the last result
         self.calls = 0
 
     def work(self) -> int | tuple[str, int]:
@@ -248,6 +251,8 @@ class _Rank(GroupCalls):
         record.result = result
         record.ended = self.world.now
         self.logs[index].records.append(record)
+        self.gave[index] = result.data
+        self.untouched(index)
 
     def fill(self, index: int, handle: Handle, start: int) -> None:
         """Write contribution number `start`."""
@@ -262,6 +267,17 @@ class _Rank(GroupCalls):
         if length > ranks + self.rank:
             vector[ranks + self.rank] = start
 
+    def untouched(self, index: int) -> None:
+        """Check that the library has not written into buffers that are the application's now.
+
+        The receive buffer is from a result to the next Start, the send buffer outside Start.
+        """
+        handle, log = self.handles[index], self.logs[index]
+        who = f"handle {index}: rank {self.rank}"
+        assert handle.recv.tobytes() == self.gave[index], f"{who}: the receive buffer was written"
+        if handle.send is not handle.recv and log.starts > 0:
+            assert (handle.send == _OVERWRITTEN).all(), f"{who}: the send buffer was written"
+
     # ---- calls of one handle
 
     def start(self, index: int) -> Generator[Any, Any, None]:
@@ -274,6 +290,8 @@ class _Rank(GroupCalls):
     def contribute(self, index: int, pending: Record | None) -> Generator[Any, Any, None]:
         """Start a new request, or add to the one that a timeout has left outstanding."""
         log, handle = self.logs[index], self.handles[index]
+        if pending is None:
+            self.untouched(index)
         log.starts += 1
         log.started.append(self.world.now)
         handle.recv.fill(99)  # the library must not need its old content
@@ -285,7 +303,7 @@ class _Rank(GroupCalls):
         yield ("start", handle)
         if pending is None:
             self.requested(index, self.requests[index])
-        handle.send.fill(77)  # the application may overwrite both at once
+        handle.send.fill(_OVERWRITTEN)  # the application may overwrite both at once
         handle.recv.fill(78)
 
     def wait_in_vain(self, index: int) -> Generator[Any, Any, Round | None]:
@@ -390,6 +408,8 @@ class _Rank(GroupCalls):
     def free(self, index: int) -> Generator[Any, Any, None]:
         log = self.logs[index]
         log.unfinished = index in self.requests
+        if not log.unfinished and not self.is_group(index):
+            self.untouched(index)
         self.requests.pop(index, None)
         if self.is_group(index):
             if log.unfinished:
@@ -407,9 +427,11 @@ class _Rank(GroupCalls):
             handle = yield from self.collective("groups_init", options, context, model)
             self.numbers[context, lib.pp_handle_id(handle.coll)] = index
             self.handles[index] = handle
+            self.gave[index] = model.tobytes()
             return
         handle = yield from self.collective("init", options, context)
         self.handles[index] = handle
+        self.gave[index] = handle.recv.tobytes()
         self.templates[index] = _template(self.scenario.ranks, self.rank, handle.send)
 
     # ---- the order of calls

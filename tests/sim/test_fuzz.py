@@ -503,6 +503,32 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
     assert "rank 1 in wait of handle" in verdict.text
 
 
+@pytest.mark.parametrize(
+    ("handle", "buffer", "words"),
+    [
+        (Options(count=6), "send", "the send buffer was written"),
+        (Options(count=6), "recv", "the receive buffer was written"),
+        (Options(count=6, in_place=True), "recv", "the receive buffer was written"),
+        (PreduceOptions("random:2"), "recv", "the vector was written"),
+    ],
+)
+def test_buffers_that_belong_to_the_application_are_looked_at(handle, buffer, words, monkeypatch):
+    """They are changed while a rank works, as the library would with a late round."""
+    scenario = Scenario(ranks=3, seed=0, handles=(handle,), phases=(Phase((3,)),))
+    assert fuzzer.attempt(scenario).kind is None
+    from pypartial.sim import scenario as programs
+
+    original = programs._Rank.work
+
+    def work(self):
+        if self.rank == 1 and self.logs[0].starts == 1:
+            getattr(self.handles[0], buffer)[-1] = 5
+        return original(self)
+
+    monkeypatch.setattr(programs._Rank, "work", work)
+    assert fuzzer.attempt(scenario).text.endswith(f"rank 1: {words}")
+
+
 # ---- coverage ------------------------------------------------------------------------------------
 
 
