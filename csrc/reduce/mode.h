@@ -14,28 +14,45 @@
 #include <xmmintrin.h>
 
 enum {
-    PP_MODE_FLAGS = 0x003f,      /* of MXCSR: exceptions that have occurred, which change nothing */
+    PP_MODE_FLAGS = 0x003f,      /* of MXCSR and of x87's status: exceptions that have occurred, which change nothing */
     PP_MODE_SSE = 0x1f80,
-    PP_MODE_X87 = 0x037f         /* of long double */
+    PP_MODE_X87 = 0x037f,        /* of long double */
+    PP_MODE_SUMMARY = 0x80c0     /* of x87's status: an exception waits to trap */
 };
-typedef struct pp_mode { uint32_t sse; uint16_t x87; } pp_mode_t;
+typedef struct pp_mode { uint32_t sse; uint16_t x87, x87_flags; } pp_mode_t;
+
+/* What fnstenv stores and fldenv loads. */
+typedef struct pp_mode_env { uint32_t control, status, others[5]; } pp_mode_env_t;
+
+/* An exception that kernels have raised must not trap as soon as the application's mode unmasks it, so the flags of
+   before come back together with the mode. */
+static inline void pp_mode_set_x87(pp_mode_t to)
+{
+    pp_mode_env_t env;
+    __asm__ volatile("fnstenv %0" : "=m"(env));
+    env.control = (env.control & ~(uint32_t)UINT16_MAX) | to.x87;
+    env.status = (env.status & ~(uint32_t)(PP_MODE_FLAGS | PP_MODE_SUMMARY)) | to.x87_flags;
+    __asm__ volatile("fldenv %0" : : "m"(env));
+}
 
 static inline void pp_mode_set(pp_mode_t from, pp_mode_t to)
 {
     if ((from.sse & ~PP_MODE_FLAGS) != (to.sse & ~PP_MODE_FLAGS))
         _mm_setcsr(to.sse);
     if (from.x87 != to.x87)
-        __asm__ volatile("fldcw %0" : : "m"(to.x87));
+        pp_mode_set_x87(to);
 }
 
 static inline pp_mode_t pp_mode_now(void)
 {
     pp_mode_t now = {.sse = _mm_getcsr()};
     __asm__ volatile("fnstcw %0" : "=m"(now.x87));
+    __asm__ volatile("fnstsw %0" : "=m"(now.x87_flags));
+    now.x87_flags &= PP_MODE_FLAGS;
     return now;
 }
 
-static const pp_mode_t pp_mode_usual = {PP_MODE_SSE, PP_MODE_X87};
+static const pp_mode_t pp_mode_usual = {PP_MODE_SSE, PP_MODE_X87, 0};
 
 #elif defined(__aarch64__)
 

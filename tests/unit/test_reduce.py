@@ -1,6 +1,8 @@
 """The element kernels: every operation on every type, against NumPy."""
 
 import itertools
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -381,3 +383,31 @@ def test_the_modes_of_the_thread_do_not_matter(op, name, mode):
         status = reduce_local(op, name, right, again, True)
     assert status == lib.PP_OK
     assert again.tobytes() == kept.tobytes()
+
+
+TRAPS = """
+import ctypes
+import numpy as np
+from pypartial._core import ffi, lib
+
+INVALID, DIVISION, OVERFLOW = 1, 4, 8  # of fenv.h
+values = np.full(9, np.finfo("{name}").max, "{name}")
+into = values.copy()
+where = [ffi.cast("void *", array.ctypes.data) for array in (values, into)]
+libm = ctypes.CDLL("libm.so.6")
+assert libm.feenableexcept(INVALID | DIVISION | OVERFLOW) != -1
+for _ in range(2):  # what the first sum has raised would trap in the second
+    status = lib.pp_reduce_local(lib.PP_SUM, lib.PP_{type}, *where, into.size, True)
+    assert status == lib.PP_OK
+assert libm.fegetexcept() == INVALID | DIVISION | OVERFLOW
+assert libm.fedisableexcept(INVALID | DIVISION | OVERFLOW) != -1
+assert np.isinf(into).all()
+"""
+
+
+@pytest.mark.skipif(bool(WHY_NONE), reason=WHY_NONE)
+@pytest.mark.parametrize("name", ["float32", "float64", "longdouble"])
+def test_an_overflow_does_not_trap_in_an_application_that_traps_its_own(name):
+    script = TRAPS.format(name=name, type=name.upper())
+    made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert made.returncode == 0, (made.returncode, made.stderr)
