@@ -77,13 +77,16 @@ class Meeting:
         if share == 0:
             array[...] = 0  # it may hold what times 0 is not 0
         elif share != 1:
-            array *= share
+            with np.errstate(all="ignore"):
+                array *= share
         # An MPI may give ranks different bits in an allreduce; a broadcast has the bits of one.
         with self._together():
             for part in _parts(array.reshape(-1)):
                 if self._comm.rank == 0:
                     self._comm.Reduce(MPI.IN_PLACE, part)
-                    part /= self._comm.size if weights is None else sum(weights)
+                    # np.seterr(all="raise") must not leave the others in the broadcast.
+                    with np.errstate(all="ignore"):
+                        part /= self._comm.size if weights is None else sum(weights)
                 else:
                     self._comm.Reduce(part, None)
             self._copy(array)

@@ -639,3 +639,16 @@ def test_groups_average_ordinary_memory_too(comm, ctx):
     worker.step(worker.gradient, lambda gradient: np.add(x, gradient[:6], out=x))
     worker.finish()
     np.testing.assert_allclose(x, (comm.size - 1) / 2)
+
+
+def test_what_numpy_raises_for_the_application_leaves_no_rank_in_an_average(comm, ctx):
+    """Models whose mean is subnormal and not exact, on ranks that have NumPy raise."""
+    least = 5e-324
+    x = np.full(3, 3 * least)
+    worker = EagerSGD(pp.Full(), deliver="sum").worker(ctx, x)
+    with np.errstate(all="raise"):
+        worker.step(np.zeros(3), lambda gradient: None)
+        x[:] = comm.rank * least
+        worker.finish(lambda gradient: None)
+    with np.errstate(all="ignore"):
+        assert (x == sum(range(comm.size)) * least / comm.size).all()
