@@ -22,8 +22,9 @@ from ..status import Status
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
 from .layout import Layout, compare, describe, describe_trained, gradient_type
-from .overlap import Pieces, check_overlap
+from .overlap import Pieces, check_overlap, is_lockstep
 from .replicas import is_plain
+from .schedule import fixed_length, is_over
 from .tensors import copy, settle
 
 __all__ = ["DistributedOptimizer"]
@@ -57,7 +58,8 @@ class DistributedOptimizer:
         Made on `optimizer`; not a ``ReduceLROnPlateau``. The wrapper calls its ``step()`` after
         each step of `optimizer`; do not call it yourself: ranks call the wrapper's ``step()``
         different numbers of times, and their learning rates would differ. For the same reason torch
-        refuses a scheduler of the wrapper.
+        refuses a scheduler of the wrapper. With partial rounds nobody knows beforehand how many
+        steps it makes: see Notes.
     clip_norm : float, optional
         Scales the gradient that is applied to at most this 2-norm, as
         ``torch.nn.utils.clip_grad_norm_`` does.
@@ -99,6 +101,9 @@ class DistributedOptimizer:
     UserWarning
         On rank 0, without `sync_every`: with ``deliver="latest"``, and with ``"sum"`` unless the
         optimizer is plain SGD without `scheduler` and `clip_norm`, the ranks' models drift apart.
+    UserWarning
+        On rank 0, with partial rounds and ``deliver="each"``: `scheduler` is made for a number of
+        steps, and may make more of them than a rank has batches.
     RuntimeWarning
         On rank 0, the first time that a `device_path` is not possible.
 
@@ -124,6 +129,12 @@ class DistributedOptimizer:
     **GradScaler.** ``scaler.step(wrapper)`` works as usual, on each rank with a scale of its own.
     Gradients are unscaled before they are contributed. A rank that skips its step contributes
     zeros, because the others may wait for it.
+
+    **Schedules.** With ``deliver="each"`` the number of rounds, and so of the scheduler's steps, is
+    at least that of the rank with the most batches, and at most the sum over all ranks. It depends
+    on the time, unless the method is `Synchronous` or has the policy `Full` without a deadline:
+    then it is the least. A ``OneCycleLR`` keeps its last rate in all further rounds. Others do what
+    torch documents: ``CosineAnnealingLR`` comes up again behind ``T_max``.
 
     **Ends.** A rank with fewer batches than others calls `finish`, or leaves the ``with`` block,
     and serves the other ranks until all have done so. With `PartialReduce` and `Ripples` its model
@@ -171,6 +182,7 @@ class DistributedOptimizer:
         held = {id(p) for p in self._driver.held}
         self._seen = [_Facts(p, id(p) in held) for _, p in self._parameters]
         self._warn_of_drift()
+        self._warn_of_schedule()
 
     # ---- construction ----------------------------------------------------------------------------
 
@@ -295,6 +307,20 @@ class DistributedOptimizer:
                 stacklevel=3,
             )
 
+    def _warn_of_schedule(self) -> None:
+        method = self._method
+        if not isinstance(method, EagerSGD) or method.deliver != "each" or is_lockstep(method):
+            return
+        length = fixed_length(self.scheduler)
+        if length is not None and self._ctx.size > 1 and self._ctx.rank == 0:
+            warnings.warn(
+                f"the scheduler, {length}, makes a step for each round, and with {method.policy!r} "
+                "there may be more rounds than a rank has batches: it comes to its end early then. "
+                "Use a schedule without a fixed end, or Synchronous(), or set its length by the "
+                "rounds of a run",
+                stacklevel=3,
+            )
+
     # ---- steps -----------------------------------------------------------------------------------
 
     def step(self, closure: None = None) -> None:
@@ -345,7 +371,7 @@ class DistributedOptimizer:
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._layout.parameters, self._clip_norm)
         self.optimizer.step()
-        if self.scheduler is not None:
+        if self.scheduler is not None and not is_over(self.scheduler):
             self.scheduler.step()
 
     def _check_parameters(self) -> None:

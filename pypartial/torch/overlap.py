@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .._handle import Request
     from ..context import Context
 
-__all__ = ["Pieces", "check_overlap"]
+__all__ = ["Pieces", "check_overlap", "is_lockstep"]
 
 
 def check_overlap(overlap: Any, method: Method) -> int:
@@ -38,7 +38,7 @@ def check_overlap(overlap: Any, method: Method) -> int:
         If it is not a positive integer, or the method needs one round for all parameters.
     """
     pieces = in_range("overlap", overlap, 1, 1 << 16)
-    if _is_lockstep(method):
+    if is_lockstep(method):
         return pieces
     if isinstance(method, EagerSGD) and method.deliver == "sum":
         if method.sync_every is not None:
@@ -53,7 +53,7 @@ def check_overlap(overlap: Any, method: Method) -> int:
     )
 
 
-def _is_lockstep(method: Method) -> bool:
+def is_lockstep(method: Method) -> bool:
     """Return whether every rank takes part in every round."""
     if isinstance(method, EagerSGD):
         return isinstance(method.policy, Full) and method.policy.deadline is None
@@ -189,7 +189,7 @@ class Pieces(Driver):
     ) -> None:
         self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
         self._ctx, self._method, self._parameters = ctx, method, layout.parameters
-        self._is_lockstep = _is_lockstep(method)
+        self._is_lockstep = is_lockstep(method)
         policy = method.policy if isinstance(method, EagerSGD) else Full()
         self._pieces: list[Piece] = []
         try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import io
+import re
+import warnings
 
 import pytest
 import torch
 from support.memory import ended
 from support.training import backward, batch, flat, net, train_alone
 from torch import nn
+from torch.optim import lr_scheduler as schedules
 
 import pypartial as pp
 import pypartial.torch
@@ -339,6 +342,16 @@ class TestGradients:
         torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
 
 
+def one_cycle(inner, steps: int = 5):
+    return schedules.OneCycleLR(inner, 1.0, total_steps=steps)
+
+
+def warmed_up(inner):
+    return schedules.SequentialLR(
+        inner, [schedules.LinearLR(inner), schedules.CosineAnnealingLR(inner, 7)], milestones=[2]
+    )
+
+
 class TestScheduler:
     def test_steps_with_each_round(self, comm, ctx):
         model = net()
@@ -354,6 +367,82 @@ class TestScheduler:
             assert scheduler.last_epoch == opt.rounds
             assert opt.param_groups[0]["lr"] == 0.5**opt.rounds
         assert comm.allgather(opt.rounds) == [opt.rounds] * comm.size
+
+    @pytest.mark.parametrize(
+        ("make", "method", "of"),
+        [
+            (one_cycle, EagerSGD(), "OneCycleLR with total_steps=5"),
+            (lambda o: schedules.CosineAnnealingLR(o, 7), EagerSGD(pp.Solo()), "LR with T_max=7"),
+            (
+                lambda o: schedules.PolynomialLR(o, 9),
+                EagerSGD(pp.Quorum(2)),
+                "LR with total_iters",
+            ),
+            (warmed_up, EagerSGD(pp.Full(deadline=9)), "CosineAnnealingLR with T_max=7"),
+            (lambda o: schedules.ChainedScheduler([one_cycle(o)]), EagerSGD(), "total_steps=5"),
+            (one_cycle, EagerSGD(pp.Full()), None),
+            (one_cycle, Synchronous(), None),
+            (one_cycle, EagerSGD(deliver="sum", sync_every=4), None),  # a step for each call
+            (one_cycle, PartialReduce(2), None),
+            (lambda o: schedules.StepLR(o, 7), EagerSGD(), None),
+            (lambda o: schedules.LinearLR(o, total_iters=3), EagerSGD(), None),
+            (lambda o: None, EagerSGD(), None),
+        ],
+    )
+    def test_a_fixed_length_is_warned_of(self, comm, ctx, make, method, of):
+        inner = torch.optim.SGD(net().parameters(), lr=1.0, momentum=0.9)
+        scheduler = make(inner)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            opt = pp.torch.DistributedOptimizer(inner, ctx, method, scheduler)
+        assert len(caught) == (of is not None and comm.rank == 0)
+        for one in caught:
+            assert re.search(rf"{of}.*, makes a step for each round", str(one.message))
+            assert one.filename == __file__
+        opt.finish()
+
+    @pytest.mark.parametrize("overlap", [None, 2])
+    @pytest.mark.parametrize(
+        ("make", "last"),
+        [
+            (one_cycle, 4),
+            (lambda o: schedules.ChainedScheduler([one_cycle(o), schedules.StepLR(o, 2)]), 4),
+            (
+                lambda o: schedules.SequentialLR(o, [schedules.ConstantLR(o), one_cycle(o)], [3]),
+                7,
+            ),
+            (
+                lambda o: schedules.SequentialLR(o, [one_cycle(o), schedules.StepLR(o, 2)], [5]),
+                None,
+            ),
+        ],
+        ids=["alone", "chained", "behind another", "before another"],
+    )
+    def test_a_cycle_keeps_its_last_rate(self, comm, ctx, make, last, overlap):
+        """By itself it would raise in one of the rounds, which the other ranks have applied."""
+
+        def used(opt, inner, count: int, then) -> list[tuple[float, float]]:
+            found = []
+            for _ in range(count):
+                found.append((inner.param_groups[0]["lr"], inner.param_groups[0]["momentum"]))
+                opt.zero_grad()
+                next(iter(inner.param_groups[0]["params"])).sum().backward()
+                then()
+            return found
+
+        def inner_one():
+            inner = torch.optim.SGD(net().parameters(), lr=1.0, momentum=0.9)
+            return inner, make(inner)
+
+        inner, scheduler = inner_one()
+        with pp.torch.DistributedOptimizer(
+            inner, ctx, Synchronous(), scheduler, overlap=overlap
+        ) as opt:
+            found = used(opt, inner, STEPS, opt.step)
+        alone, scheduler = inner_one()
+        count = STEPS if last is None else 1 + last
+        expected = used(alone, alone, count, lambda: (alone.step(), scheduler.step()))
+        assert found == expected + expected[-1:] * (STEPS - count)
 
     def test_torch_refuses_one_of_the_wrapper(self, ctx):
         inner = adamw(net())
