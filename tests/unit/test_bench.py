@@ -520,6 +520,7 @@ def test_the_marks_of_each_way_are_inside_and_nearest_to_their_size(
 ) -> None:
     plot = importlib.import_module("pypartial.bench.plot")
     drawn: list[Any] = []
+    close = plot.plt.close
     monkeypatch.setattr(plot.plt, "close", drawn.append)
     monkeypatch.setattr(plot.plt.Figure, "savefig", lambda *_words, **_options: None)
     kinds = [(f"first:{n % 8 + 1}", ("numpy", "library")[n // 8]) for n in range(ways)]
@@ -535,6 +536,7 @@ def test_the_marks_of_each_way_are_inside_and_nearest_to_their_size(
         within = np.diff(places, axis=1).max(initial=0)
         between = places[1:, 0] - places[:-1, -1]
         assert (between > 1.5 * within).all()
+    close(drawn[0])
 
 
 def test_the_least_time_of_a_benchmark() -> None:
