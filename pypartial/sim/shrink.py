@@ -102,12 +102,16 @@ def _with_ranks(options: Any, old: int, new: int) -> Any:
 
 
 def _policy_for(policy: Policy, old: int, new: int) -> Policy:
-    """Return the policy for fewer ranks, with its number in proportion if it has one."""
+    """Return the policy for fewer ranks: "all" stays all, and fewer than all stays fewer."""
     if isinstance(policy, FirstOf):
-        return replace(policy, m=new if policy.m == old else min(policy.m, new))
+        return replace(policy, m=_number_for(policy.m, old, new))
     if isinstance(policy, Quorum):
-        return replace(policy, k=new if policy.k == old else min(policy.k, new))
+        return replace(policy, k=_number_for(policy.k, old, new))
     return policy
+
+
+def _number_for(number: int, old: int, new: int) -> int:
+    return new if number == old else max(1, min(number, new - 1))
 
 
 def _fewer_handles(s: Scenario) -> Iterator[Scenario]:

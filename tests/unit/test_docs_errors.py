@@ -46,6 +46,7 @@ OF_C = {
     "nothing has come off the device yet: call Start and Wait first",
     "the caller runs no groups of this handle, or its buffers are the host's",
     "no request has been collected yet",
+    "rank # is interrupted in the middle of a call",
     "there are no elements",
     "there are no kernels for device #: call pp_device_kernels() first",
     "there is no group that the caller is to run",
