@@ -301,7 +301,8 @@ class Smart(_Sized):
 
     A rank that is in a group already gets that one. Else it and all other idle ranks are divided
     into groups at random. A rank that finds no other one idle goes on alone, at most twice in a
-    row. docs/groups.md, "smart", says more.
+    row. If the last groups leave the ranks unconnected, the next one connects them. docs/groups.md,
+    "smart", says more.
 
     Parameters
     ----------
@@ -318,6 +319,8 @@ class Smart(_Sized):
     foresight : int, optional
         A rank whose next Start is further ahead than this is left out, in hundredths of a mean
         computation, 0 to 100,000. 0: no such filter. It is ours, not Ripples'.
+    unfreeze : bool, optional
+        Whether it connects ranks that the last groups leave unconnected. It is ours, too.
 
     Raises
     ------
@@ -331,6 +334,7 @@ class Smart(_Sized):
     inter_intra: bool = False
     c_thres: int = 4
     foresight: int = 100
+    unfreeze: bool = True
 
     def __post_init__(self) -> None:
         """Check the fields, and keep them as int and bool."""

@@ -8,6 +8,7 @@
  *
  * ledger.c   decides when a group begins: Ripples' lock vector, pending group queue and group buffers
  * random.c smart.c controller.c named.c   decide which groups there are
+ * graph.c    tells smart.c and controller.c which ranks the last groups connect
  * kept.c     numbers the groups whose members keep a communicator
  * static.c weights.c   functions without a state
  * machine.c  the events

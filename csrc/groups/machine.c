@@ -83,12 +83,15 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table)
     return PP_OK;
 }
 
-/* Partial Reduce's T: four times as many groups as connect all ranks at best. */
+/* Partial Reduce's T: four times as many groups as connect all ranks at best.  With inter_intra each rank has two
+   groups in a division, which takes twice as many. */
 static int32_t window_of(const pp_groups_plan_t *plan)
 {
-    if (plan->generator != PP_GENERATOR_CONTROLLER)
-        return 0;
-    return plan->history ? plan->history : 4 * least_window(plan);
+    switch (plan->generator) {
+    case PP_GENERATOR_CONTROLLER: return plan->history ? plan->history : 4 * least_window(plan);
+    case PP_GENERATOR_SMART:      return (plan->inter_intra ? 8 : 4) * least_window(plan);
+    default:                      return 0;
+    }
 }
 
 static size_t place(size_t *at, size_t count, size_t element_bytes)
@@ -145,6 +148,15 @@ static void open_rank(pp_groups_t *g, int32_t rank, int32_t node, uint64_t now_n
     pp_crowd_add(g, &g->idle, rank);
 }
 
+/* The generator knows no groups and no requests. */
+static void open_generator(pp_groups_t *g)
+{
+    if (g->window)
+        pp_graph_open(g);
+    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
+        pp_controller_open(g);
+}
+
 pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *table,
                            const int32_t *node_of, uint64_t now_ns)
 {
@@ -166,8 +178,7 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
             return pp_fail(PP_ERR_ARGUMENT, "node %d of rank %d is not in 0..%d", node, rank, plan->ranks - 1);
         open_rank(groups, rank, node, now_ns);
     }
-    if (plan->generator == PP_GENERATOR_CONTROLLER)
-        pp_controller_open(groups);
+    open_generator(groups);
     if (plan->generator == PP_GENERATOR_TABLE)
         memcpy(pp_groups_array(groups, groups->table), table,
                (size_t)plan->phases * (size_t)plan->ranks * sizeof(int32_t));
@@ -262,8 +273,7 @@ static void flush(const pp_groups_call_t *call)
         if (pp_groups_rank(g, rank)->reason == PP_GROUPS_FLUSHES && pp_groups_rank(g, rank)->left)
             pp_ledger_back(call, rank);      /* the call is over for all of them */
     g->reasons[PP_GROUPS_FLUSHES] = 0;
-    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
-        pp_controller_open(g);
+    open_generator(g);
 }
 
 /* Flushes or ends when all ranks have left for it, and the last group is over. */
@@ -296,6 +306,8 @@ static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
 {
     bool has_room = true;
     pp_ledger_leave(call, rank);
+    if (call->groups->window)
+        pp_graph_leave(call->groups, rank);
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         has_room = pp_controller_leave(call, rank);
     if (is_named(&call->groups->plan))
@@ -308,8 +320,8 @@ static void put_back(const pp_groups_call_t *call, int32_t rank)
 {
     call->groups->reasons[pp_groups_rank(call->groups, rank)->reason]--;
     pp_ledger_back(call, rank);
-    if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
-        pp_controller_back(call->groups, rank);
+    if (call->groups->window)
+        pp_graph_back(call->groups, rank);
 }
 
 static pp_status_t back(const pp_groups_call_t *call, int32_t rank)

@@ -39,8 +39,8 @@ typedef struct pp_groups_rank {
     bool     gives_way;              /* pp_groups_untangle() has taken it out */
     bool     returns;                /* its call is over, and its request has yet to be settled */
     int32_t  node;
-    int32_t  root;                   /* CONTROLLER: parent in the sync-graph's forest */
-    int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
+    int32_t  root;                   /* SMART, CONTROLLER: parent in the sync-graph's forest */
+    int32_t  weight, present;        /* ... of a root: ranks of its component; those that have not left */
     int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
     int32_t  reason;                 /* why it has left: pp_groups_left_t */
     uint64_t call;                   /* the collective call for which it has left; 0: none */
@@ -80,9 +80,9 @@ struct pp_groups {
     uint32_t releases;               /* for planted defects: finished memberships */
     int32_t  kept;                   /* lists of members that have a number */
 
-    uint64_t recorded;               /* CONTROLLER: groups in the history since the last reset */
-    uint64_t check_at;               /* CONTROLLER: when the history has so many groups, the sync-graph is looked at */
-    int32_t  components;             /* CONTROLLER: those with a rank that has not left */
+    uint64_t recorded;               /* SMART, CONTROLLER: groups in the history since the last reset */
+    uint64_t check_at;               /* ... when the history has so many groups, the sync-graph is looked at */
+    int32_t  components;             /* ... those with a rank that has not left */
     int32_t  queue_first, queue_last, queued;
     uint64_t calls;                  /* the most collective calls that any rank is known to have completed */
     int32_t  elsewhere;              /* ranks that wait for long for something else */
@@ -94,7 +94,7 @@ struct pp_groups {
     /* From here on nothing changes. */
     pp_groups_plan_t plan;
     int32_t  nodes;
-    int32_t  window;                 /* CONTROLLER: T */
+    int32_t  window;                 /* SMART, CONTROLLER: T; 0: no sync-graph */
     int32_t  largest;                /* members of a group at most */
     size_t   words;                  /* GIVEN: of the set of ranks that a request names */
     size_t   ranks, groups, entries, history, members, iterations, weights, goals, order, by_node, node_ends, scratch,
@@ -185,6 +185,21 @@ uint64_t pp_pace_ahead(const pp_groups_t *g, int32_t rank, uint64_t now_ns);
 /* It usually takes more than twice as long as the mean, or does so now. */
 bool     pp_pace_is_slow(const pp_groups_t *g, int32_t rank, uint64_t now_ns);
 
+/* ---- the sync-graph (graph.c) ----------------------------------------------------------------------------- */
+
+/* The history is empty; ranks may have left. */
+void    pp_graph_open(pp_groups_t *g);
+void    pp_graph_record(pp_groups_t *g, const int32_t *members, int32_t count);
+/* The rank has left, or has not any more. */
+void    pp_graph_leave(pp_groups_t *g, int32_t rank);
+void    pp_graph_back(pp_groups_t *g, int32_t rank);
+/* The last groups do not connect the ranks that have not left. */
+bool    pp_graph_is_frozen(pp_groups_t *g);
+/* Tells components apart: ranks of one have the same root, until the next call of another function. */
+int32_t pp_graph_root(const pp_groups_t *g, int32_t rank);
+/* How many ranks that have not left are in other components than the rank. */
+int32_t pp_graph_outside(const pp_groups_t *g, int32_t rank);
+
 /* ---- generators ------------------------------------------------------------------------------------------- */
 
 /* The rank has an outstanding request without a goal, has not left and runs no group: the generator finds it a goal, or
@@ -206,10 +221,9 @@ bool        pp_named_may_complete(const pp_groups_t *g, int32_t rank);
 /* Whether the rank's request waits for this member. */
 bool        pp_named_is_missing(const pp_groups_t *g, int32_t rank, int32_t member);
 
-/* The history is empty; ranks may have left. */
+/* The queue is empty. */
 void pp_controller_open(pp_groups_t *g);
 bool pp_controller_leave(const pp_groups_call_t *call, int32_t rank);
-void pp_controller_back(pp_groups_t *g, int32_t rank);
 /* The queue gets long enough for a group if the free ranks ask. */
 bool pp_controller_may_complete(pp_groups_t *g, int32_t rank);
 

@@ -10,20 +10,34 @@
  * instead.  A rank whose next request is far ahead is in no division that another rank asks for.  A slow rank is no
  * head and in no group of a whole node, whichever rank asks: it would come to that group only after another long
  * computation.  Where all idle ranks of a node are slow, the asking one is their head.
+ *
+ * The filters could leave ranks apart for ever: fast ones never take slow ones, and slow ones find no fast one idle.
+ * So the generator looks at the sync-graph (graph.c).  Where it is not connected, a rank that asks, and has no group,
+ * gets one with ranks of other components, idle or not.  They have to pass the filters, so fast ranks still take no slow
+ * one.  But the fastest passes for all: it has most requests, and computes for no longer than the mean, which is near
+ * enough here even where `foresight` is less.  So no halves stay apart: each request of a rank of the slower half takes
+ * the fastest rank of the other one with a chance of one in the number of ranks at least.
+ *
+ * Groups enter the history when they are formed, so one group connects two components, however long its members take.
  */
 #include "parts.h"
 
 /* ---- the filter ------------------------------------------------------------------------------------------------ */
 
-static bool passes(const pp_groups_call_t *call, int32_t asking, int32_t rank)
+/* So many hundredths of a mean computation. */
+static uint64_t share_of_mean(const pp_groups_t *g, int32_t hundredths)
+{
+    const uint64_t mean = pp_pace_mean(g), share = (uint64_t)hundredths;
+    return mean / 100 * share + mean % 100 * share / 100;
+}
+
+/* `bound_ns`: how far ahead the rank's next request may be; 0: as far as it likes. */
+static bool passes(const pp_groups_call_t *call, int32_t asking, int32_t rank, uint64_t bound_ns)
 {
     const pp_groups_t *g = call->groups;
     uint64_t           most = pp_groups_rank(g, asking)->requests, own = pp_groups_rank(g, rank)->requests;
-    if (most >= own + (uint64_t)g->plan.c_thres)
-        return false;
-    const uint64_t mean = pp_pace_mean(g), hundredths = (uint64_t)g->plan.foresight;
-    const uint64_t bound = mean / 100 * hundredths + mean % 100 * hundredths / 100;
-    return !bound || pp_pace_ahead(g, rank, call->now_ns) <= bound;
+    return most < own + (uint64_t)g->plan.c_thres
+           && (!bound_ns || pp_pace_ahead(g, rank, call->now_ns) <= bound_ns);
 }
 
 static bool is_slow(const pp_groups_call_t *call, int32_t rank)
@@ -35,12 +49,36 @@ static bool is_slow(const pp_groups_call_t *call, int32_t rank)
 static int32_t gather(const pp_groups_call_t *call, const pp_crowd_t *crowd, int32_t asking, int32_t *ranks)
 {
     const int32_t *order = pp_groups_array(call->groups, crowd->order);
+    const uint64_t bound_ns = share_of_mean(call->groups, call->groups->plan.foresight);
     int32_t        count = 0;
     ranks[count++] = asking;
     for (int32_t i = 0; i < crowd->count; i++)
-        if (order[i] != asking && passes(call, asking, order[i]))
+        if (order[i] != asking && passes(call, asking, order[i], bound_ns))
             ranks[count++] = order[i];
     return count;
+}
+
+/* The same of all that the last groups do not connect with the asking rank. */
+static int32_t gather_apart(const pp_groups_call_t *call, int32_t asking, int32_t *ranks)
+{
+    const pp_groups_t *g = call->groups;
+    const int32_t     *order = pp_groups_array(g, g->here.order), root = pp_graph_root(g, asking);
+    const int32_t      hundredths = g->plan.foresight && g->plan.foresight < 100 ? 100 : g->plan.foresight;
+    const uint64_t     bound_ns = share_of_mean(g, hundredths);
+    int32_t            count = 0;
+    ranks[count++] = asking;
+    for (int32_t i = 0; i < g->here.count; i++)
+        if (pp_graph_root(g, order[i]) != root && passes(call, asking, order[i], bound_ns))
+            ranks[count++] = order[i];
+    return count;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------------------- */
+
+static int32_t form(const pp_groups_call_t *call, int32_t *members, int32_t count, bool asked)
+{
+    pp_graph_record(call->groups, members, count);
+    return pp_ledger_form(call, members, count, asked);
 }
 
 /* ---- divisions ------------------------------------------------------------------------------------------------- */
@@ -52,7 +90,7 @@ static bool cut(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
     for (int32_t at = 0, members; at < count && count > 1; at += members) {
         const int32_t rest = count - at;
         members = rest == size + 1 || rest < size ? rest : size;
-        if (pp_ledger_form(call, ranks + at, members, false) == PP_NOBODY)
+        if (form(call, ranks + at, members, false) == PP_NOBODY)
             return false;
     }
     return true;
@@ -113,7 +151,7 @@ static bool divide_inter(const pp_groups_call_t *call, int32_t asking, int32_t *
         /* A single rank beside a head is a group by itself.  Without one its first group would be that of the node,
            which waits for the head's group. */
         if (headed && rest == 1 && !is_slow(call, others[0])
-            && pp_ledger_form(call, others, 1, false) == PP_NOBODY)
+            && form(call, others, 1, false) == PP_NOBODY)
             return false;
     }
     return true;
@@ -127,7 +165,7 @@ static bool divide_intra(const pp_groups_call_t *call, const int32_t *sorted, co
         for (int32_t i = from; i < ends[node]; i++)
             if (!is_slow(call, sorted[i]))
                 members[count++] = sorted[i];
-        if (count > 1 && pp_ledger_form(call, members, count, false) == PP_NOBODY)
+        if (count > 1 && form(call, members, count, false) == PP_NOBODY)
             return false;
     }
     return true;
@@ -149,30 +187,38 @@ static bool divide(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
 
 enum { ALONE_MOST = 2 };             /* requests in a row that go without a group while others have theirs */
 
-/* The rank is the only idle one: its last requests were alone, too, so it joins others that have groups already. */
+/* The first of the ranks joins some of the others, drawn at random, which may have groups already. */
+static bool join(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
+{
+    const int32_t rank = ranks[0], wanted = call->groups->plan.size - 1;
+    pp_groups_shuffle(call->groups, ranks + 1, count - 1, wanted);
+    int32_t group = form(call, ranks, count - 1 < wanted ? count : wanted + 1, true);
+    if (group != PP_NOBODY)
+        pp_ledger_set_goal(call->groups, rank, group);
+    return group != PP_NOBODY;
+}
+
+/* The rank is the only idle one: its last requests were alone, too. */
 static bool join_random(const pp_groups_call_t *call, int32_t rank)
 {
-    pp_groups_t *g = call->groups;
-    int32_t     *ranks = pp_groups_array(g, g->order);
-    int32_t      count = gather(call, &g->here, rank, ranks), wanted = g->plan.size - 1;
-    if (count == 1) {
-        pp_ledger_go_alone(call, rank);
-        return true;
-    }
-    pp_groups_shuffle(g, ranks + 1, count - 1, wanted);
-    int32_t group = pp_ledger_form(call, ranks, count - 1 < wanted ? count : wanted + 1, true);
-    if (group != PP_NOBODY)
-        pp_ledger_set_goal(g, rank, group);
-    return group != PP_NOBODY;
+    int32_t *ranks = pp_groups_array(call->groups, call->groups->order);
+    int32_t  count = gather(call, &call->groups->here, rank, ranks);
+    if (count > 1)
+        return join(call, ranks, count);
+    pp_ledger_go_alone(call, rank);
+    return true;
 }
 
 bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank)
 {
     pp_groups_t *g = call->groups;
     if (pp_ledger_first(g, rank) == PP_NOBODY) {
+        int32_t *ranks = pp_groups_array(g, g->order), count = 1;
+        if (pp_graph_is_frozen(g) && (count = gather_apart(call, rank, ranks)) > 1)
+            return join(call, ranks, count);
         if (!g->plan.division)
             return join_random(call, rank);
-        int32_t *ranks = pp_groups_array(g, g->order), count = gather(call, &g->idle, rank, ranks);
+        count = gather(call, &g->idle, rank, ranks);
         if (count > 1 && !divide(call, ranks, count))
             return false;
     }

@@ -467,7 +467,7 @@ typedef struct pp_groups_plan {
     int32_t  foresight;        /* SMART: a rank is left out whose next request is further ahead than this, in hundredths
                                   of a mean computation, 0..100000; 0: no such filter */
     int32_t  history;          /* CONTROLLER: T, at least ceil((ranks - 1) / (size - 1)); 0: four times as much */
-    int32_t  unfreeze;         /* CONTROLLER: 1: when the last T groups leave the ranks unconnected, it connects them */
+    int32_t  unfreeze;         /* SMART, CONTROLLER: 1: it connects ranks that the last groups leave unconnected */
     int32_t  phases;           /* TABLE */
     int32_t  weights;          /* pp_weights_t */
     int32_t  cache;            /* how many groups get a number under which their members keep a communicator, 0..4096 */

@@ -14,6 +14,7 @@ random:SIZE      the rank that asks, and others at random (Ripples 4.1)
                  ,reuse: a group that a rank is in already serves its request
 smart:SIZE       all idle ranks are divided at once (Ripples 5)
                  ,no-division ,inter-intra ,c-thres=4 ,foresight=100 (0: off)
+                 ,no-unfreeze
 controller:SIZE  ranks in the order in which they ask (Partial Reduce)
                  ,no-unfreeze ,history=GROUPS
 static           the table of Ripples 4.2, by nodes"""
@@ -51,7 +52,7 @@ class Plan:
     history : int
         ``controller``: the groups of the sync-graph, enough to connect all ranks; 0: automatic.
     unfreeze : bool
-        ``controller``: whether it connects ranks that the last groups leave unconnected.
+        ``smart``, ``controller``: whether it connects ranks that the last groups leave unconnected.
     """
 
     generator: str

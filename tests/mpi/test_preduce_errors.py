@@ -121,6 +121,7 @@ def test_ranks_that_differ(comm, ctx, name, odd_one):
     ("one", "other"),
     [
         (groups.Smart(2), groups.Smart(2, c_thres=5)),
+        (groups.Smart(2), groups.Smart(2, unfreeze=False)),
         (groups.Random(2), groups.Random(2, reuse=True)),
         (groups.Controller(2), groups.Controller(2, unfreeze=False)),
         (groups.Random(2), groups.Controller(2)),

@@ -627,6 +627,47 @@ def test_a_rank_goes_on_alone_while_all_others_are_filtered_out() -> None:
         assert machine.start(0) == [Alone(0)]
 
 
+def without_rank_2(machine: Machine, groups: int) -> None:
+    """Let ranks 0 and 1 have so many groups while rank 2 is away."""
+    machine.leave(2)
+    for _ in range(groups):
+        assert machine.start(0) == []
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin) and group.members == [0, 1]
+        machine.finish(0, group.serial)
+        machine.finish(1, group.serial)
+
+
+def test_a_rank_that_the_last_groups_leave_out_joins_others_at_once() -> None:
+    """Though none is idle."""
+    for groups, unfreeze, alone in ((7, True, False), (7, False, True), (6, True, True)):
+        machine = Machine(Plan("smart", 2, unfreeze=unfreeze), 3)
+        without_rank_2(machine, groups)
+        assert machine.start(0) == []  # with rank 1
+        machine.back(2)
+        assert machine.start(2) == ([Alone(2)] if alone else [])
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin) and group.members == [0, 1]
+        for rank in (0, 1):
+            machine.finish(rank, group.serial)
+        if alone:
+            continue
+        actions = [action for rank in (0, 1) for action in machine.start(rank)]
+        (bridge,) = [action for action in actions if isinstance(action, Begin)]
+        assert bridge.members in ([0, 2], [1, 2])
+
+
+def test_no_rank_joins_others_that_have_left() -> None:
+    machine = Machine(Plan("smart", 2), 3)
+    without_rank_2(machine, 20)
+    assert machine.start(0) == []  # rank 2 is not looked for
+    assert machine.alive == 1
+    machine.back(2)
+    assert machine.start(2) == []
+    actions = [*machine.leave(1), *machine.leave(0)]
+    assert [2] in [action.members for action in actions if isinstance(action, Begin)]
+
+
 def test_the_controller_takes_ranks_in_the_order_in_which_they_ask() -> None:
     machine = Machine(Plan("controller", 2, unfreeze=False), 6)
     assert start_all(machine, [3, 1, 5, 0, 4, 2]) == [[1, 3], [0, 5], [2, 4]]

@@ -13,7 +13,8 @@ from pypartial.sim.groups import Action, Alone, Begin, Complete, End, Flush, Mac
 GENERATORS = (
     *("random:2", "random:3", "random:3,reuse"),
     *("smart:2", "smart:3,foresight=0", "smart:3,c-thres=1", "smart:3,no-division"),
-    *("smart:2,inter-intra", "smart:3,inter-intra,foresight=0", "smart:3,inter-intra,c-thres=1"),
+    *("smart:2,no-unfreeze", "smart:2,inter-intra"),
+    *("smart:3,inter-intra,foresight=0", "smart:3,inter-intra,c-thres=1"),
     *("controller:2", "controller:3", "controller:2,history=10", "controller:2,no-unfreeze"),
 )
 

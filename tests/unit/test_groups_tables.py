@@ -160,6 +160,7 @@ def test_weights_that_are_wrong(alpha: float, iterations: list[int], text: str) 
         ("random:2,reuse", Plan("random", 2, reuse=True)),
         ("smart:4,c-thres=2,inter-intra", Plan("smart", 4, c_thres=2, inter_intra=True)),
         ("smart:2,no-division,foresight=0", Plan("smart", 2, division=False, foresight=0)),
+        ("smart:2,no-unfreeze", Plan("smart", 2, unfreeze=False)),
         ("controller:2,history=9,no-unfreeze", Plan("controller", 2, history=9, unfreeze=False)),
         ("static", Plan("static")),
     ],

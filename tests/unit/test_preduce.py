@@ -105,6 +105,7 @@ def test_generators_are_values() -> None:
     with pytest.raises(AttributeError):
         pp.groups.Random(2).size = 3  # type: ignore[misc]
     assert repr(pp.groups.Controller(2)) == "Controller(size=2, history='auto', unfreeze=True)"
+    assert repr(pp.groups.Smart(2)).endswith("c_thres=4, foresight=100, unfreeze=True)")
 
 
 def test_tables_with_idle_ranks() -> None:
@@ -546,6 +547,9 @@ def test_the_plans_of_generators(core: Core) -> None:
     plan = plan_of(core, smart)[0].plan
     assert plan.generator == core.PP_GENERATOR_SMART
     assert (plan.division, plan.inter_intra, plan.c_thres, plan.foresight) == (0, 1, 7, 30)
+    assert plan.unfreeze == 1
+    plan = plan_of(core, pp.groups.Smart(2, unfreeze=False))[0].plan
+    assert plan.unfreeze == 0
     plan = plan_of(core, pp.groups.Controller(2))[0].plan
     assert plan.generator == core.PP_GENERATOR_CONTROLLER
     assert (plan.history, plan.unfreeze) == (0, 1)
