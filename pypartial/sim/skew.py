@@ -153,7 +153,9 @@ class Row:
         Messages and bytes that a rank sent in a step, headers included.
     idle : Idle
     verified : bool
-        Whether every sum matched the contributions that its status names.
+        Whether every sum matched the contributions that the statuses of its rounds name.
+    unchecked : int
+        Sums (``deliver="sum"``) of which no rank was given the status of some round.
     """
 
     policy: str
@@ -175,6 +177,7 @@ class Row:
     bytes_per_rank_step: float
     idle: Idle
     verified: bool
+    unchecked: int
 
 
 @dataclass
@@ -187,8 +190,11 @@ class _Record:
     done: npt.NDArray[np.int64]  # steps that each rank has made
     active: dict[int, int] = field(default_factory=dict)
     causes: dict[int, str] = field(default_factory=dict)
+    contributions: dict[int, int] = field(default_factory=dict)
+    sums: dict[tuple[int, int], int] = field(default_factory=dict)  # of several rounds
     missed: int = 0
     verified: bool = True
+    unchecked: int = 0
     messages: int = 0
     bytes: int = 0
     rounds: int = 0
@@ -197,6 +203,16 @@ class _Record:
     def empty(cls, steps: int, ranks: int) -> _Record:
         begun, called, ended = (np.zeros((steps, ranks), np.int64) for _ in range(3))
         return cls(begun, called, ended, np.zeros(ranks, np.int64))
+
+    def check_sums(self, modulus: int) -> None:
+        """Compare sums of several rounds with the contributions that these had."""
+        for (first, newest), total in self.sums.items():
+            counts = [self.contributions.get(number) for number in range(first, newest + 1)]
+            known = [count for count in counts if count is not None]
+            if len(known) < len(counts):
+                self.unchecked += 1
+            else:
+                self.verified &= (total - sum(known)) % modulus == 0
 
 
 class _Loop:
@@ -221,6 +237,8 @@ class _Loop:
             patience=run.patience,
         )
         self.handles = self.world.agreed(self.options)
+        one_byte = self.handles[0].recv.itemsize == 1
+        self.modulus = _INT8_MODULUS if one_byte else _INT64_MODULUS
         self.counted = False
         if run.death is not None:
             self.world.kill(run.death.rank, run.death.time_ns, run.death.told_ns)
@@ -255,9 +273,12 @@ class _Loop:
         record.active[result.round] = result.active
         record.causes[result.round] = result.cause
         record.missed += result.missed
-        if self.options.deliver != "sum":
-            modulus = _INT8_MODULUS if handle.recv.itemsize == 1 else _INT64_MODULUS
-            record.verified &= (int(handle.recv[0]) - result.contributions) % modulus == 0
+        record.contributions[result.round] = result.contributions
+        span, total = (result.first, result.round), int(handle.recv[0])
+        if result.first == result.round:
+            record.verified &= (total - result.contributions) % self.modulus == 0
+        else:
+            record.verified &= record.sums.setdefault(span, total) == total
 
     def count(self) -> None:
         """Count the messages and bytes that all ranks have sent so far, and the rounds."""
@@ -274,6 +295,7 @@ def _simulate(
     loop = _Loop(run, policy, work, progress)
     loop.world.run([loop.program(rank) for rank in range(run.ranks)])
     record, world = loop.record, loop.world
+    record.check_sums(loop.modulus)
     made = np.arange(run.steps)[:, None] < record.done
     latency, step = record.ended - record.called, record.ended - record.begun
     waited = np.where(made, latency, 0).sum(axis=0)
@@ -305,6 +327,7 @@ def _simulate(
         bytes_per_rank_step=round(record.bytes / made_steps, 1),
         idle=Idle.of(waited / np.maximum(whole, 1)),
         verified=record.verified,
+        unchecked=record.unchecked,
     )
 
 

@@ -93,8 +93,14 @@ def _details(row: Row) -> str:
     return (
         f"{row.policy} on {row.ranks:,} ranks, {format_size(row.bytes)}: {row.rounds} rounds "
         f"({causes}); missed {row.missed:.2f} of them a step; idle {row.idle.min:.1%} to "
-        f"{row.idle.max:.1%}; parts of rounds by staleness: {stale}"
+        f"{row.idle.max:.1%}; parts of rounds by staleness: {stale}{_unchecked(row)}"
     )
+
+
+def _unchecked(row: Row) -> str:
+    if row.unchecked == 0:
+        return ""
+    return f"; {row.unchecked} sums not checked: no rank was given some round by itself"
 
 
 def _active(active: Active) -> str:

@@ -15,10 +15,12 @@ import pytest
 
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms
+from pypartial.cli import app
+from pypartial.cli.sim_run import _skew
 from pypartial.policy import Majority, Policy
-from pypartial.sim import memory
+from pypartial.sim import memory, skew
 from pypartial.sim.arrivals import Arrivals, parse_arrivals
-from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.handle import CoreError, Handle, Options, Round
 from pypartial.sim.network import parse_network
 from pypartial.sim.options import Death, Deliver
 from pypartial.sim.skew import Row, Run, compare
@@ -371,6 +373,40 @@ def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
 
     world.run([program(rank) for rank in range(5)])
     assert sums == [4 * 5] * 5
+
+
+@pytest.mark.parametrize("deliver", list(Deliver))
+def test_a_wrong_sum_is_found(deliver: Deliver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a single round, and of several with deliver="sum"."""
+    changes = {"deliver": deliver, "window": 8}
+    right = rows(run(5, 20, "random:200ms", **changes), "solo")["solo"]
+    assert (right.verified, right.unchecked) == (True, 0)
+    collected, several = Handle.collected, set()
+
+    def wrong(handle: Handle) -> Round:
+        result = collected(handle)
+        several.add(result.first < result.round)
+        if result.round == 9 and (deliver is not Deliver.SUM or result.first < result.round):
+            handle.recv[0] += 1
+        return result
+
+    monkeypatch.setattr(Handle, "collected", wrong)
+    words = "--ranks 5 --steps 20 --arrivals random:200ms --policy solo --window 8 --seed 1"
+    options = app.parse(["sim", "skew", *words.split(), "--deliver", deliver.value], 1)
+    for row in compare(run(5, 20, "random:200ms", **changes), [Policy.parse("solo")]):
+        assert row.verified == (row.policy == "full" and deliver is Deliver.SUM)
+    assert several == {False, deliver is Deliver.SUM}
+    assert _skew(options) == 1
+
+
+def test_a_sum_with_a_round_that_nobody_was_given_is_not_checked() -> None:
+    record = skew._Record.empty(1, 1)
+    record.contributions, record.sums = {1: 2, 2: 3, 4: 1}, {(1, 2): 5, (2, 4): 7}
+    record.check_sums(256)
+    assert (record.verified, record.unchecked) == (True, 1)
+    record.sums = {(1, 2): 6}
+    record.check_sums(256)
+    assert not record.verified
 
 
 # ---- many ranks, and patience ---------------------------------------------------------------
