@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from programs import finish, name
+from programs import finish, flushed, name
 
 from pypartial._core_sim import lib
 from pypartial.policy import Full, Majority, Quorum, Solo
@@ -346,6 +346,35 @@ def test_a_grace_delays_the_taking(memory, grace, active):
 
     run(program, memory=memory)
     assert (seen[0].round, seen[0].active, seen[0].initiator) == (0, active, 0)
+
+
+@pytest.mark.parametrize("memory", [(), (0, 0), (0, 0, 2)])
+@pytest.mark.parametrize("grace_us", [20, 200, 1000])
+@pytest.mark.parametrize("policy", [Solo, Majority, Quorum])
+def test_a_grace_is_over_in_time(memory, policy, grace_us):
+    """The round is taken without the ranks that come much later, when its grace is over.
+
+    Then there are two messages one after the other, if any; no rank is interrupted.
+    """
+    ended, number = {}, {"k": 1} if policy is Quorum else {}
+
+    def program(world, rank):
+        options = Options(count=SIZE, policy=policy(**number, grace=grace_us * 1e-6))
+        handle = yield ("init", options)
+        for step in range(1, 4):
+            start = 100 * MS * step
+            yield ("at", start + 50 * MS * (rank > 0))
+            result = yield from once(handle, rank)
+            if rank == 0:
+                ended[step] = world.now - start, result.active
+            yield ("at", start + 90 * MS)
+            yield from flushed(handle)
+        yield from finish(handle)
+
+    run(program, memory=memory, seed=seed_that_draws(0, 6))
+    for took, active in ended.values():
+        assert active == 1
+        assert grace_us * US <= took <= grace_us * US + 2 * FAST[1]
 
 
 @WAYS
