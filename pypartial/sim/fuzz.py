@@ -174,7 +174,7 @@ def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
 def _kind(error: Exception) -> str:
     """Return what failures of one sort share: the first line, without numbers."""
     if isinstance(error, Deadlock):
-        waiting = sorted(set(re.findall(r"^ *rank \d+ in (\w+)", str(error), re.MULTILINE)))
+        waiting = sorted(set(re.findall(r"^ *rank \d+ in (?:a )?(\w+)", str(error), re.MULTILINE)))
         return f"deadlock in {', '.join(waiting)}"
     line = (error.text if isinstance(error, CoreError) else str(error)).partition("\n")[0]
     line = re.sub(r"^(handle \d+: |rank \d+: )*", "", line)

@@ -25,10 +25,11 @@ from pypartial.sim import fuzz as fuzzer
 from pypartial.sim.draw import WHAT
 from pypartial.sim.fuzz import COVERAGE, COVERAGES, PLANTS, Verdict, draw_scenario, fuzz
 from pypartial.sim.handle import ALGORITHMS, Options
-from pypartial.sim.oracles import check, replay_command
+from pypartial.sim.oracles import check, judge, replay_command
 from pypartial.sim.preduce_handle import PreduceOptions
-from pypartial.sim.scenario import TIMINGS, Phase, Scenario
+from pypartial.sim.scenario import TIMINGS, Phase, Scenario, run
 from pypartial.sim.shrink import shrink
+from pypartial.sim.world import Deadlock
 
 PASSED = Verdict(25, (True,) * len(COVERAGE))
 
@@ -501,6 +502,32 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
         verdict = fuzzer.attempt(scenario)
     assert verdict.kind == "deadlock in wait"
     assert "rank 1 in wait of handle" in verdict.text
+
+
+def test_a_deadlock_in_a_barrier_is_told_as_that():
+    text = "no rank can go on:\n  rank 3 in a barrier, with 3 of 4\n  rank 0 in wait of handle 1"
+    assert fuzzer._kind(Deadlock(text)) == "deadlock in barrier, wait"
+
+
+def test_active_ranks_are_counted_with_several_handles_too():
+    """One round of theirs is changed, on all ranks: it leaves out one that was ready."""
+    handles = (Options(count=8), Options(count=8))
+    scenario = Scenario(ranks=4, seed=0, handles=handles, phases=(Phase((4,)),), ask=True)
+    outcome = run(scenario)
+    judge(scenario, outcome)
+    results = [record for log in outcome.logs[0] for record in log.records]
+    ready = collections.Counter(one.result.round for one in results if fresh(one))
+    known = (one for one in results if one.result.active == ready[one.result.round])
+    number = next(one.result.round for one in known if one.result.cause == "policy")
+    for record in results:
+        if record.result.round == number:
+            record.result = dataclasses.replace(record.result, active=record.result.active - 1)
+    with pytest.raises(AssertionError, match="ranks were ready"):
+        judge(scenario, outcome)
+
+
+def fresh(record):
+    return record.kind == "wait" and record.at == record.result.round and record.result.included
 
 
 @pytest.mark.parametrize(
