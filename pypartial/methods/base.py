@@ -135,6 +135,24 @@ class Worker(ABC):
             If another rank has failed.
         """
 
+    def _resume(self) -> bool:
+        """Come to the end of a step that an exception has ended, as Ctrl-C does in its wait.
+
+        Its gradient, or model, may be on its way: nothing is written to them before this call.
+        Return whether the model has changed. Local.
+
+        Raises
+        ------
+        Error
+            If only a flush can apply what the step has asked for.
+        """
+        return False
+
+    @property
+    def _is_lent(self) -> bool:
+        """Whether `gradient` may be on its way, and must not be written to."""
+        return False
+
     @abstractmethod
     def flush(self, update: Update | None = None) -> int:
         """Apply everything that is still on its way; the worker goes on afterwards.

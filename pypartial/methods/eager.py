@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from .._arguments import INT32_MAX, in_range
 from .._names import DELIVER
 from ..allreduce import AllreduceRequest
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 from ..policy import Full, Majority, Policy, check_policy
 from ..status import Status
+from .asked import Asked
 from .base import Method, State, Update, Vector, Worker
 from .checkpoint import lacking
 from .worker import CommonWorker, Purpose
@@ -127,7 +128,7 @@ class RoundsWorker(CommonWorker):
     ) -> None:
         self._eager = eager
         super().__init__(method, ctx, x, extra, state)
-        self._handled = self._request._collected()  # the last result, which has been applied
+        self._asked = Asked(self._request)
 
     def _memory(self, count: int) -> Vector:
         return self._ctx.alloc(count, self.x.dtype)
@@ -157,8 +158,21 @@ class RoundsWorker(CommonWorker):
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
-        self._handled = self._request._collected()
+        self._asked.apply()
         return applied
+
+    @property
+    def _is_lent(self) -> bool:
+        return self._asked.is_open
+
+    def _resume(self) -> bool:
+        if self._is_lent:
+            self._sound()
+            raise Error(
+                "an exception has ended the last step while its gradient was on its way: call "
+                "flush() or finish(), which apply it"
+            )
+        return False
 
     def _advance(self, update: Update, is_given: bool) -> int:
         try:
@@ -170,18 +184,19 @@ class RoundsWorker(CommonWorker):
     def _end_rounds(self) -> tuple[int, Status]:
         update = self._known_update()
         try:
-            return self._apply_rest(update)
+            ended = self._apply_rest(update)
+            self._asked.apply()
         except BaseException as error:
             self._note_loss(error)
             raise
+        self._asked.is_open = False
+        return ended
 
     def _note_loss(self, error: BaseException) -> None:
         """Take it for a defect if a round was collected and not applied, as Ctrl-C leaves it."""
-        collected = self._request._collected()
-        if self._defect is None and collected != self._handled:
-            status = Status()
-            status._fill(collected)
-            self._defect = lacking(error, status.round, "a step was ended by")
+        lost = self._asked.lost
+        if self._defect is None and lost is not None:
+            self._defect = lacking(error, lost, "a step was ended by")
 
     @abstractmethod
     def _make_step(self, update: Update) -> int:
@@ -198,10 +213,7 @@ class EachWorker(RoundsWorker):
     drifts = False
 
     def _make_step(self, update: Update) -> int:
-        status = Status()
-        self._request.Start()
-        self._request.Wait(status)
-        applied = self._apply_round(update, status)
+        applied = self._apply_round(update, self._asked.ask())
         # No more than these can be complete by now. Later ones have to wait for this rank's next
         # step: ranks whose rounds are faster than its updates would keep it here for ever.
         for _ in range(self._ctx._window):
@@ -216,7 +228,6 @@ class EachWorker(RoundsWorker):
         for status in self._request.Drain():
             if status.contributions:  # not so if nothing was pending for the flush
                 applied += self._apply_round(update, status)
-        self._handled = self._request._collected()
         return applied, status
 
 
@@ -224,9 +235,7 @@ class LumpWorker(RoundsWorker):
     """Applies what a request delivers by one update, and averages models from time to time."""
 
     def _make_step(self, update: Update) -> int:
-        status = Status()
-        self._request.Start()
-        self._request.Wait(status)
+        status = self._asked.ask()
         applied = self._apply_round(update, status)
         # What has crossed the bound on one rank does so on all, at their next steps at the latest.
         sync_every = self._eager.sync_every
@@ -245,5 +254,4 @@ class LumpWorker(RoundsWorker):
         self._request.Flush(status)
         if status.contributions or status.first < status.round:
             applied = self._apply_round(update, status)
-        self._handled = self._request._collected()
         return applied, status

@@ -157,11 +157,10 @@ class GroupWorker(CommonWorker):
         self.status = status
         return applied
 
-    def _end_step(self) -> None:
-        """Collect the request of a step that an exception has ended, as by Ctrl-C.
-
-        Until it is collected a group may write to the model.
-        """
+    def _resume(self) -> bool:
+        """Collect the request: until then a group may write to the model."""
+        if not self._has_asked:
+            return False
         try:
             self._request.Wait()
         except PeerFailedError:
@@ -169,10 +168,10 @@ class GroupWorker(CommonWorker):
         except Error:  # nothing was started, or it was collected
             pass
         self._has_asked = False
+        return True
 
     def _end_rounds(self) -> tuple[int, Status]:
-        if self._has_asked:
-            self._end_step()
+        self._resume()
         self._own = self._copy()
         status = self.status = Status()
         self._request.Flush(status)

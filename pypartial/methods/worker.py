@@ -143,6 +143,7 @@ class CommonWorker(Worker):
         """Contribute a gradient, and apply what other ranks have contributed."""
         self._live()
         self._update = _check_update(update)
+        self._resume()
         self._take(gradient)
         self._steps += 1
         return self._advance(update, gradient is not None)

@@ -195,13 +195,20 @@ class Whole(Driver):
 
     def step(self, factor: float | None, skip: bool) -> None:
         """Contribute the gradients, and apply what is there."""
+        self._keep()
+        if self._worker._resume():
+            self._take_over()
         if skip:
             self._gradients.skip()
         else:
             self._gradients.collect(factor)
             self._gradients.keep()  # a backward pass on another stream may have made them
-        self._keep()
-        self._worker.step(None if skip else self._worker.gradient, self._update)
+        try:
+            self._worker.step(None if skip else self._worker.gradient, self._update)
+        except BaseException:
+            if self._worker._is_lent:  # nobody may write to views of it
+                self._gradients.forget()
+            raise
         self._gradients.settle()
         self._take_over()
 

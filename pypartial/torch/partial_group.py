@@ -139,13 +139,18 @@ class PartialGroup(ProcessGroup):
         self.device_path_reason = ""
 
     def _reduce_partially(self, tensor: torch.Tensor, stream: Stream) -> None:
-        status, given = Status(), tensor.detach()
+        asked, given = stream.asked, tensor.detach()
+        if asked.is_open or asked.lost is not None:  # the vector may be on its way
+            raise Error(
+                "an exception has ended an all_reduce of this tensor, so that this rank lacks what "
+                "other ranks have contributed: end the program, and go on from a checkpoint"
+            )
         vector = stream.vector.view(given.shape)
         stream.home.keep(stream.vector)
         vector.copy_(given)
-        stream.request.Start()
-        stream.request.Wait(status)
+        status = asked.ask()
         given.copy_(vector)
+        asked.apply()
         self.status = status
         self.device_path, self.device_path_reason = stream.path
 

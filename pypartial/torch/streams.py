@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing import reductions
 
+from ..methods.asked import Asked
 from .device_path import path_in_use
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Stream:
     storage : torch's StorageWeakRef
         Does not keep the memory; while it exists no other storage has its address.
     request : AllreduceRequest
+    asked : Asked
+        What it was asked for.
     vector : torch.Tensor
         The buffer of the request.
     home : Home
@@ -58,6 +61,7 @@ class Stream:
     kind: Hashable
     storage: Any
     request: AllreduceRequest
+    asked: Asked
     vector: torch.Tensor
     home: Home
     path: tuple[str | None, str]
@@ -119,7 +123,8 @@ class Streams:
         """Note a new stream."""
         key, kind = _key(tensor, op), _kind(tensor, op)
         storage = _StorageWeakRef(tensor.untyped_storage())
-        stream = Stream(key, kind, storage, request, vector, home, path_in_use([request]))
+        of_request = request, Asked(request), vector, home, path_in_use([request])
+        stream = Stream(key, kind, storage, *of_request)
         self._numbers[key] = self._made
         self._streams[self._made] = stream
         self._made += 1

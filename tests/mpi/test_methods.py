@@ -206,6 +206,37 @@ def test_an_interrupt_before_a_round_loses_nothing(comm, ctx, make):
     assert training.x[: comm.size].tolist() == pytest.approx([3.0] * comm.size)
 
 
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "in place"])
+@pytest.mark.parametrize("make", ["synchronous", "full-sum"], indirect=True)
+def test_a_step_behind_an_interrupt_leaves_what_is_on_its_way(comm, make, copy):
+    """It is refused before it writes to the gradient that other ranks have not read yet."""
+    with pp.Context(comm) as ctx:
+        training = Training(comm, ctx, make)
+        worker, request = training.worker, training.worker._request
+        first = comm.rank == 0
+        if first:
+            wait, request._pp_wait = request._pp_wait, interrupt
+            with pytest.raises(KeyboardInterrupt):
+                training.step(1)
+            request._pp_wait = wait
+            before = worker.gradient.copy()
+            for gradient in (np.full_like(before, 100), None):
+                with pytest.raises(pp.Error, match=r"on its way: call flush\(\) or finish\(\)"):
+                    worker.step(gradient, training.update)
+            if comm.size > 1:  # else its round is complete
+                assert np.array_equal(worker.gradient, before)
+            with pytest.raises(pp.Error, match="1 steps were made since"):
+                worker.state_dict()
+        comm.Barrier()
+        if not first:
+            training.step(1, copy=copy)
+        worker.flush(training.update)
+        training.step(1)
+        training.finish()
+        assert same(comm, training.x)
+        assert training.x[: comm.size].tolist() == pytest.approx([2.0] * comm.size)
+
+
 @pytest.mark.parametrize(
     "make", ["synchronous", "majority-each", "solo-sum", "solo-latest", *GROUPS], indirect=True
 )
@@ -515,6 +546,26 @@ def test_an_interrupt_of_a_step_of_groups(comm, where):
         np.testing.assert_allclose(training.x[: comm.size], expected, rtol=1e-12)
         training.finish()
         assert same(comm, training.x)
+
+
+@pytest.mark.sizes(2, 3, 4)
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_a_step_behind_an_interrupt_of_one_of_groups(comm, ctx, where):
+    """It collects the group of that step, if it is not collected, before it changes the model."""
+    training = Training(comm, ctx, PartialReduce(comm.size))
+    request = training.worker._request
+    wait = request._pp_wait_slice
+    if comm.rank == 0:
+        request._pp_wait_slice = lambda *rest: interrupt(where == "before" or wait(*rest))
+        with pytest.raises(KeyboardInterrupt):
+            training.step(1)
+        request._pp_wait_slice = wait
+    else:
+        training.step(1)
+    training.step(1)
+    assert training.x[: comm.size].tolist() == pytest.approx([2.0] * comm.size)
+    training.finish()
+    assert same(comm, training.x)
 
 
 def test_what_counts_nothing_does_not_matter(comm, ctx):

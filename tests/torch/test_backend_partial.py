@@ -69,6 +69,35 @@ def test_with_full_it_is_the_synchronous_all_reduce(world, comm, dtype):
     dist.destroy_process_group(group)
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["behind", "before"])
+def test_a_call_behind_an_interrupt_is_refused(world, comm, is_there):
+    """It would overwrite what is on its way, or hide that a round was lost."""
+    group, given = ppt.new_group(policy=pp.Full()), torch.ones(2)
+    for _ in range(2):
+        dist.all_reduce(given.fill_(1), group=group)
+    (stream,) = group._streams._streams.values()
+    request = stream.request
+    wait = request._pp_wait
+
+    def interrupted(*rest):
+        if is_there:
+            while wait(*rest) == 1:
+                pass
+        raise KeyboardInterrupt
+
+    request._pp_wait = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        dist.all_reduce(given.fill_(2), group=group)
+    request._pp_wait = wait
+    for _ in range(2):
+        before = stream.vector.clone()
+        with pytest.raises(pp.Error, match="this rank lacks what other ranks have contributed"):
+            dist.all_reduce(given.fill_(3), group=group)
+        assert torch.equal(stream.vector, before)
+    comm.Barrier()
+    dist.destroy_process_group(group)
+
+
 def test_what_is_not_a_sum_of_floats_is_synchronous(group, comm):
     count, largest = torch.empty(1, dtype=torch.int64), torch.empty(1)
     for step in range(5):
