@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .._arguments import in_range
-from .._native import CORE_ERRORS
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, PeerFailedError
 from ..methods import EagerSGD, Method, Synchronous
+from ..methods.asked import Asked
 from ..methods.checkpoint import lacking, rounds_of, worker_state
 from ..methods.meeting import Meeting
 from ..policy import Full, Policy
@@ -90,6 +90,7 @@ class Piece:
         self.request = ctx.Allreduce_init(
             None, self.vector, policy=policy, average="size", device_path=device_path
         )
+        self.asked = Asked(self.request)
 
     def arrive(self, number: int) -> None:
         """Note that a gradient is there, or is to be computed by what is on the stream."""
@@ -98,6 +99,8 @@ class Piece:
 
     def start(self) -> None:
         """Contribute the parameters' gradients."""
+        if self.asked.is_open:  # an exception has ended this call behind it
+            return
         has_others = self._home.follow(self._streams)
         self._streams.clear()
         self.gradients.collect()
@@ -127,25 +130,19 @@ class Piece:
     def _start(self, is_flushing: int) -> None:
         self.vector[-1:] = is_flushing  # on a device without a wait, unlike [-1]
         self._home.keep(self.vector)
-        self._before = self.request._collected()
-        self.request.Start()
-
-    @property
-    def is_collected(self) -> bool:
-        """Whether the result of the last start has come, also if it was told to nobody."""
-        return self.request._collected() != self._before
+        self.asked.start()
 
     def wait(self) -> None:
         """Have the result in the vector, or on its way there."""
         self._home.keep(self.vector)
-        self.status = Status()
-        self.request.Wait(self.status)
+        self.status = self.asked.wait()
 
     def flush(self) -> None:
         """Have everything in the vector that is on its way, on all ranks. Collective."""
         self._home.keep(self.vector)
         self.status = Status()
         self.request.Flush(self.status)
+        self.asked.is_open = False
 
     @property
     def is_untouched(self) -> bool:
@@ -233,6 +230,7 @@ class Pieces(Driver):
         def arrived(_: torch.Tensor) -> None:
             if self.is_paused:
                 return
+            self._sound()
             if number not in piece.missing:
                 piece.accept(number)
                 raise Error(
@@ -278,15 +276,26 @@ class Pieces(Driver):
 
     def _collect(self) -> Status:
         """Wait for all pieces, and apply what they bring; return the last one's status."""
-        try:
+        with self._noting_loss():
             self._wait()
-        except CORE_ERRORS:
+            return self._end_round()
+
+    @contextmanager
+    def _noting_loss(self, *, repeatable: bool = True) -> Iterator[None]:
+        """Take it for a defect if a block ends with results that were not applied.
+
+        `repeatable`: whether waits without results can be repeated by a further call.
+        """
+        try:
+            yield
+        except PeerFailedError:  # each further call says so, too
             raise
-        except BaseException as error:  # such as Ctrl-C; without results a wait can be repeated
-            if any(piece.is_collected for piece in self._pieces):
+        except BaseException as error:  # such as Ctrl-C
+            asked = [piece.asked for piece in self._pieces]
+            is_lost = any(one.lost is not None or (one.is_open and not repeatable) for one in asked)
+            if is_lost and self._defect is None:
                 self._defect = lacking(error, self._rounds, "a step was ended by")
             raise
-        return self._end_round()
 
     def _wait(self) -> None:
         for piece in self._pieces:
@@ -307,6 +316,7 @@ class Pieces(Driver):
             piece.renew()
         flags = [piece.gradients.read(piece.status) for piece in self._pieces]
         if not any(map(any, flags)):
+            self._note_applied()
             return status
         for piece, own in zip(self._pieces, flags, strict=True):
             piece.gradients.give(own)
@@ -317,9 +327,14 @@ class Pieces(Driver):
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
+        self._note_applied()
         for piece in self._pieces:
             piece.gradients.settle()
         return status
+
+    def _note_applied(self) -> None:
+        for piece in self._pieces:
+            piece.asked.apply()
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -330,7 +345,8 @@ class Pieces(Driver):
         self._sound()
         if not is_end and any(piece.gradients.is_waiting for piece in self._pieces):
             raise Error(BETWEEN)  # added up in no_sync()
-        newest = self._take_part() if self._is_lockstep else self._flush_handles()
+        with self._noting_loss(repeatable=False):
+            newest = self._take_part() if self._is_lockstep else self._flush_handles()
         for piece in self._pieces:
             piece.gradients.forget()
         self._steps, self._newest = 0, newest

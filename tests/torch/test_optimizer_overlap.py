@@ -12,6 +12,7 @@ from torch import nn
 import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.torch.gradients import Gradients
 from pypartial.torch.overlap import Piece
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
@@ -432,6 +433,67 @@ def test_an_interrupt_behind_a_piece(comm, first):
         with ctx.away():  # this rank gives up the context below
             comm.Barrier()
         opt.step()
+
+
+@pytest.mark.parametrize("call", ["step", "flush", "finish", "state_dict", "backward"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("where", ["step", "flush"])
+@pytest.mark.parametrize("method", [Synchronous(), EagerSGD(pp.Solo(), "sum")], ids=["sync", "sum"])
+def test_what_ends_a_round_behind_its_pieces(comm, method, where, error, call, monkeypatch):
+    """They are collected, and not applied, so each further call says that the model lacks them."""
+    lacks = rf"ended by {error.__name__}\(\), so that the model of this rank lacks round"
+    w, v = (nn.Parameter(torch.zeros(3)) for _ in range(2))
+    sgd = torch.optim.SGD([w, v], lr=1.0)
+    with pytest.raises(pp.Error, match=lacks), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(sgd, ctx, method, overlap=2)
+        (w + v).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+        def ended(*_: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(Gradients, "give" if where == "step" else "read", ended)
+            if where == "step":
+                (w + v).sum().backward()
+            getattr(opt, where)()
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        if call == "backward":
+            (w + v).sum().backward()
+        getattr(opt, call)()
+
+
+def test_an_interrupt_in_a_flush_leaves_the_zeros_on_their_way(comm):
+    """All ranks would apply what a backward pass behind it wrote in place of them."""
+    w = nn.Parameter(torch.zeros(3))
+    sgd = torch.optim.SGD([w], lr=1.0)
+    lacks = r"ended by KeyboardInterrupt\(\), so that the model of this rank lacks round"
+    error = KeyError if comm.rank else pp.Error
+    with pytest.raises(error, match="over" if comm.rank else lacks), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=1)
+        w.sum().backward()
+        opt.step()
+        opt.zero_grad()
+        (piece,) = opt._driver._pieces
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        if comm.rank == 0:
+            wait, piece.request._pp_wait = piece.request._pp_wait, interrupted
+            with pytest.raises(KeyboardInterrupt):
+                opt.flush()
+            piece.request._pp_wait = wait
+            with pytest.raises(pp.Error, match=lacks):
+                w.sum().backward()
+            assert piece.vector[:4].tolist() == [0.0] * 4  # behind it is the flag of the flush
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        if comm.rank:
+            raise KeyError("over")
+        opt.flush()
 
 
 def test_an_interrupt_before_the_pieces_loses_nothing(comm, ctx):
