@@ -317,6 +317,9 @@ class Pieces(Driver):
         flags = [piece.gradients.read(piece.status) for piece in self._pieces]
         if not any(map(any, flags)):
             self._note_applied()
+            for piece in self._pieces:  # gradients that were contributed wait for no step
+                piece.gradients.forget()
+                piece.gradients.settle()
             return status
         for piece, own in zip(self._pieces, flags, strict=True):
             piece.gradients.give(own)

@@ -404,6 +404,31 @@ def test_a_block_left_by_an_exception_leaves_the_parameters_alone(comm):
     comm.Barrier()
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_flush_behind_a_step_whose_round_has_no_gradient(comm, ctx, pieces):
+    """The late gradient is in the flush; what is left of it waits for no step."""
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight.zero_()
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    method = EagerSGD(pp.Solo(), deliver="sum")
+    opt = pp.torch.DistributedOptimizer(sgd, ctx, method, overlap=pieces)
+    if comm.rank:
+        opt.step()  # has no batch
+        with opt.away():
+            comm.Barrier()
+    else:
+        with opt.away():
+            comm.Barrier()
+        opt.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        opt.step()
+        assert model.weight.grad is None
+    opt.flush()
+    assert model.weight.tolist() == [pytest.approx([-1 / comm.size] * 3)]
+    opt.finish()
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
 def test_an_interrupt_behind_a_piece(comm, first):
     """As by Ctrl-C in the slice of a wait in which the piece is collected."""
