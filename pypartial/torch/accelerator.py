@@ -28,9 +28,14 @@ from ..errors import ArgumentError
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["HOST", "Cuda", "Home", "find"]
+__all__ = ["HOST", "Cuda", "Home", "as_torch", "find"]
 
 _TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+
+
+def as_torch(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return torch's name for the type of a vector."""
+    return _TYPES[dtype]
 
 
 class Home(ABC):
@@ -121,7 +126,7 @@ class Cuda(Home):
 
     def zeros(self, ctx: Context, count: int, dtype: np.dtype[Any]) -> Any:
         """Return a new tensor. The host waits for the zeros: other streams may use it at once."""
-        vector = torch.zeros(count, dtype=_TYPES[dtype], device=self._device)
+        vector = torch.zeros(count, dtype=as_torch(dtype), device=self._device)
         self.stream().synchronize()
         return vector
 

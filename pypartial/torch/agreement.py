@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from .._arguments import as_argument_error
+from .._native import CORE_ERRORS
 from ..errors import ArgumentError, MismatchError
 
-__all__ = ["agree", "same"]
+__all__ = ["agree", "allocated", "same"]
+
+Memory = TypeVar("Memory")
 
 
 def agree(complaints: Sequence[str | None], rank: int) -> None:
@@ -39,3 +44,46 @@ def same(what: str, texts: Sequence[str]) -> None:
     for rank, theirs in enumerate(texts):
         if theirs != texts[0]:
             raise MismatchError(f"{what} differ: rank 0 has {texts[0]}, and rank {rank} {theirs}")
+
+
+def allocated(gather: Callable[[Any], list[Any]], make: Callable[[], Memory]) -> Memory:
+    """Return memory that every rank makes; raise on all ranks if one has none. Collective.
+
+    Parameters
+    ----------
+    gather : callable
+        Returns the values of all ranks, by rank, such as `Meeting.gather`.
+    make : callable
+        Returns this rank's memory. It is local.
+
+    Raises
+    ------
+    MemoryError
+        If this rank has none, whatever torch raises then.
+    MismatchError
+        If another rank has none.
+    """
+    memory, problem = None, None
+    try:
+        memory = make()
+    except Exception as error:  # the other ranks must learn of it
+        problem = _lack(error)
+    told = gather(problem and f"{type(problem).__name__}: {problem}")
+    if problem is not None:
+        raise problem
+    for rank, theirs in enumerate(told):
+        if theirs is not None:
+            raise MismatchError(f"rank {rank}: {theirs}")
+    assert memory is not None
+    return memory
+
+
+def _lack(error: Exception) -> Exception:
+    """Return what is raised for an error of an allocation: torch has several of its own."""
+    if isinstance(error, CORE_ERRORS):
+        return error
+    if isinstance(error, RuntimeError):
+        lack = MemoryError(str(error))
+        lack.__cause__ = error
+        return lack
+    return as_argument_error(error)

@@ -14,6 +14,7 @@ import torch
 from ..errors import Error
 from ..methods import EagerSGD, Method, Synchronous, Worker
 from ..methods.meeting import Meeting
+from .agreement import allocated
 from .flat import FlatParameters
 from .gradients import Gradients
 from .layout import Layout
@@ -151,13 +152,19 @@ class Whole(Driver):
         self._arrays = Arrays()
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
-        x: Any = np.empty(0, layout.dtype)
+        averages_models = not isinstance(method, (EagerSGD, Synchronous))
         count = Gradients.length(layout)
-        if isinstance(method, (EagerSGD, Synchronous)):
-            self._averaged = layout.parameters  # where models are averaged, as part of the state
-        else:
-            x = self._home.zeros(ctx, layout.size, layout.dtype)
+
+        def make() -> tuple[Any, list[torch.Tensor | None]]:
+            none = np.empty(0, layout.dtype)
+            x = self._home.zeros(ctx, layout.size, layout.dtype) if averages_models else none
+            return x, Gradients.others(layout)
+
+        x, others = allocated(meeting.gather, make)
+        if averages_models:
             self._flat = FlatParameters(layout, x)
+        else:
+            self._averaged = layout.parameters  # where models are averaged, as part of the state
         self._requests: list[Request] = []
         self._worker: Worker
         if self._home.is_device:
@@ -166,7 +173,7 @@ class Whole(Driver):
             self._worker, self._requests = worker, [worker._request]
         else:
             self._worker = method.worker(ctx, x, extra=count - x.size, state=self._state)
-        self._gradients = Gradients(layout, self._worker.gradient, ctx.rank)
+        self._gradients = Gradients(layout, self._worker.gradient, ctx.rank, others)
 
     @property
     def requests(self) -> Sequence[Request]:

@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ArgumentError, Error
 from ..status import Status
+from .accelerator import as_torch
 from .flags import DeviceFlags, Flags, HostFlags
 from .foreach import copy_each
 from .layout import Layout, gradient_type
@@ -42,9 +43,13 @@ class Gradients:
         At least `length(layout)` elements of the layout's type, in the layout's home.
     rank : int
         This rank.
+    others : sequence
+        What `others` has returned for the layout.
     """
 
-    def __init__(self, layout: Layout, vector: Any, rank: int) -> None:
+    def __init__(
+        self, layout: Layout, vector: Any, rank: int, others: Sequence[torch.Tensor | None]
+    ) -> None:
         self._layout = layout
         self._vector = vector
         self._look()
@@ -53,15 +58,10 @@ class Gradients:
         is_device = layout.home.is_device
         self._flags: Flags = DeviceFlags(part, rank) if is_device else HostFlags(part)
         # What p.grad becomes: a view of its own, or a tensor where gradients have another type.
-        self._is_view = [
-            gradient_type(p) == view.dtype
-            for p, view in zip(layout.parameters, self._views, strict=True)
-        ]
+        self._is_view = [other is None for other in others]
         self._own = [
-            view.detach()
-            if is_view
-            else torch.empty_like(p, dtype=gradient_type(p), requires_grad=False)
-            for p, view, is_view in zip(layout.parameters, self._views, self._is_view, strict=True)
+            view.detach() if other is None else other
+            for view, other in zip(self._views, others, strict=True)
         ]
         # Whether the program makes gradients there; it made the last one that was collected.
         self._is_in_use = [False] * len(self._own)
@@ -71,6 +71,19 @@ class Gradients:
     def length(layout: Layout) -> int:
         """Return how many elements the vector needs."""
         return layout.size + len(layout.places)
+
+    @staticmethod
+    def others(layout: Layout) -> list[torch.Tensor | None]:
+        """Allocate the gradients that are no views, having another type; None for those that are.
+
+        The vector is not needed for it: ranks can agree before they make what belongs to it.
+        """
+        return [
+            None
+            if gradient_type(p) == as_torch(layout.dtype)
+            else torch.empty_like(p, dtype=gradient_type(p), requires_grad=False)
+            for p in layout.parameters
+        ]
 
     def _look(self) -> None:
         """Make the views of the vector."""

@@ -94,7 +94,10 @@ class DistributedOptimizer:
     MismatchError
         If ranks differ in names, shapes or types of parameters or buffers, in memory formats of
         parameters, in the optimizer or its hyperparameters, or in an option; or if another rank's
-        arguments are wrong.
+        arguments are wrong, or it has no memory.
+    MemoryError
+        If this rank has no memory for a vector of gradients or parameters, on a device, too; the
+        other ranks raise `MismatchError`. The context can be used further.
 
     Warns
     -----

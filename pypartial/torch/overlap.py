@@ -16,6 +16,7 @@ from ..methods.checkpoint import lacking, rounds_of, worker_state
 from ..methods.meeting import Meeting
 from ..policy import Full, Policy
 from ..status import Status
+from .agreement import allocated
 from .driver import BETWEEN, Apply, Driver
 from .gradients import Gradients
 from .layout import Layout
@@ -63,7 +64,7 @@ def is_lockstep(method: Method) -> bool:
 class Piece:
     """Consecutive parameters, with a vector and a handle of their own.
 
-    The vector's last element counts the ranks that are in a flush.
+    The vector's last element counts the ranks that are in a flush. `open` makes the handle.
 
     Attributes
     ----------
@@ -71,22 +72,22 @@ class Piece:
         Of the round whose result is in the vector.
     """
 
-    def __init__(
-        self,
-        ctx: Context,
-        places: Sequence[tuple[str, torch.Tensor]],
-        policy: Policy,
-        device_path: Any,
-    ) -> None:
+    request: Request
+    asked: Asked
+
+    def __init__(self, ctx: Context, places: Sequence[tuple[str, torch.Tensor]]) -> None:
         layout = Layout(places)
         self._places = layout.places
         self.parameters, self._home = layout.parameters, layout.home
         self.vector = self._home.zeros(ctx, Gradients.length(layout) + 1, layout.dtype)
-        self.gradients = Gradients(layout, self.vector, ctx.rank)
+        self.gradients = Gradients(layout, self.vector, ctx.rank, Gradients.others(layout))
         self.status = Status()
         self._streams: list[Any] = []  # on which gradients have arrived
         self._contributed: list[_AsItIs] = []  # of each parameter: the gradient that has left
         self.missing = self._all = frozenset(range(len(places)))
+
+    def open(self, ctx: Context, policy: Policy, device_path: Any) -> None:
+        """Make the handle. Collective."""
         self.request = ctx.Allreduce_init(
             None, self.vector, policy=policy, average="size", device_path=device_path
         )
@@ -188,13 +189,16 @@ class Pieces(Driver):
         self._ctx, self._method, self._parameters = ctx, method, layout.parameters
         self._is_lockstep = is_lockstep(method)
         policy = method.policy if isinstance(method, EagerSGD) else Full()
-        self._pieces: list[Piece] = []
+        parts = _cut(layout, count)
+        self._pieces = allocated(meeting.gather, lambda: [Piece(ctx, part) for part in parts])
+        opened = []
         try:
-            for part in _cut(layout, count):
-                self._pieces.append(Piece(ctx, part, policy, device_path))
+            for piece in self._pieces:
+                piece.open(ctx, policy, device_path)
+                opened.append(piece)
         except (MemoryError, Error):  # on all ranks, at the same piece
             with suppress(Error):  # of a context that has failed
-                for piece in self._pieces:
+                for piece in opened:
                     piece.request.Free()
             raise
         self._started = 0  # pieces, since the last step

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, Error
 from ..policy import Majority, Policy
 from ..status import Status
 from . import accelerator
-from .agreement import agree, same
+from .agreement import agree, allocated, same
 from .device_path import check_path
 from .elements import Reduction, check, op_name
 from .leaving import Members, begins, blocking, ends
@@ -168,11 +168,13 @@ class PartialGroup(ProcessGroup):
         same("the calls of a partial all_reduce", [it[1] for it in told])
         # Memory ends at different times on different ranks.
         gone = set.intersection(*(set(it[2]) for it in told))
-        dtype = np.float64 if tensor.dtype == torch.float64 else np.float32
+        dtype = np.dtype(np.float64 if tensor.dtype == torch.float64 else np.float32)
         with blocking(self._members, besides=self._ctx):
             for number in sorted(gone):
                 self._streams.drop(number).request.Free()
-            buffer = home.zeros(self._ctx, tensor.numel(), np.dtype(dtype))
+        with self._call("all_reduce") as comm:
+            buffer = allocated(comm.allgather, lambda: home.zeros(self._ctx, tensor.numel(), dtype))
+        with blocking(self._members, besides=self._ctx):
             request = self._ctx.Allreduce_init(
                 _in_place(),
                 buffer,

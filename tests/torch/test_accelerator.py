@@ -274,7 +274,7 @@ def test_lists_that_are_copied_have_one_type(monkeypatch):
     vector = np.zeros(Gradients.length(layout), np.float32)
     for number, one in enumerate(parameters):
         one.grad = torch.full_like(one, number)
-    Gradients(layout, vector, 0).collect()
+    Gradients(layout, vector, 0, Gradients.others(layout)).collect()
     assert vector[: layout.size].reshape(4, 8).T.tolist() == [[0, 1, 2, 3]] * 8
     assert len(copied) == 2 * 3 * 3 and all(len(types) == 1 for types in copied)
 
@@ -287,7 +287,8 @@ def test_a_piece_keeps_gradients_of_other_streams(last, monkeypatch):
     monkeypatch.setattr(accelerator, "find", lambda parameters: home)
     parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
     places = [(str(n), parameter) for n, parameter in enumerate(parameters)]
-    piece = Piece(ctx, places, pp.Full(), "auto")
+    piece = Piece(ctx, places)
+    piece.open(ctx, pp.Full(), "auto")
     for number, stream in enumerate(["main", "main", last]):
         home.current = stream
         if number != 1:

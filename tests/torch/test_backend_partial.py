@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pypartial as pp
 import pypartial.torch as ppt
+from pypartial.torch.accelerator import HOST
 
 pytestmark = pytest.mark.mpi
 
@@ -96,6 +97,24 @@ def test_a_call_behind_an_interrupt_is_refused(world, comm, is_there):
         assert torch.equal(stream.vector, before)
     comm.Barrier()
     dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_rank_without_memory(group, comm, monkeypatch, error):
+    """All ranks raise, and the group can be used further."""
+    given, is_odd = torch.ones(3), comm.rank == comm.size - 1
+    expected, text = (MemoryError, "none") if is_odd else (pp.MismatchError, "MemoryError: none")
+
+    def refused(*_: object):
+        raise error("none is left")
+
+    with monkeypatch.context() as patch, pytest.raises(expected, match=text):
+        if is_odd:
+            patch.setattr(type(HOST), "zeros", refused)
+        dist.all_reduce(given, group=group)
+    for _ in range(2):
+        dist.all_reduce(given.fill_(1), group=group)
+    assert group.status is not None
 
 
 def test_what_is_not_a_sum_of_floats_is_synchronous(group, comm):

@@ -19,6 +19,8 @@ from torch.optim import lr_scheduler as schedules
 import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, PartialReduce, Ripples, Synchronous
+from pypartial.torch.gradients import Gradients
+from pypartial.torch.layout import Layout
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
@@ -47,6 +49,44 @@ def interrupted_wait(request) -> Iterator[None]:
     wait, request._pp_wait = request._pp_wait, interrupt
     yield
     request._pp_wait = wait
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+@pytest.mark.parametrize(
+    ("method", "overlap", "call"),
+    [
+        (Synchronous(), 1, "zeros"),
+        (Synchronous(), 2, "zeros"),
+        (Synchronous(), 2, "others"),
+        (EagerSGD(), None, "others"),
+        (PartialReduce(2), None, "zeros"),
+        (PartialReduce(2), None, "others"),
+    ],
+)
+@pytest.mark.parametrize("half", [False, True])
+def test_a_rank_without_memory(comm, ctx, monkeypatch, method, overlap, call, error, half):
+    """All ranks raise before the first handle is made, and the context can be used further."""
+    model = net().bfloat16() if half else net()
+    where = type(Layout(list(model.named_parameters())).home) if call == "zeros" else Gradients
+    made, calls = getattr(where, call), []
+    last = 2 if overlap == 2 else 1
+
+    def refused(*rest):
+        calls.append(rest)
+        if comm.rank == comm.size - 1 and len(calls) == last:
+            raise error("none is left")
+        return made(*rest)
+
+    is_odd = comm.rank == comm.size - 1
+    expected, text = (MemoryError, "none") if is_odd else (pp.MismatchError, "rank 2: MemoryError")
+    with monkeypatch.context() as patch, pytest.raises(expected, match=text):
+        patch.setattr(where, call, refused if call == "zeros" else staticmethod(refused))
+        pp.torch.DistributedOptimizer(adamw(model), ctx, method, overlap=overlap)
+    assert not ctx._requests
+    with pp.torch.DistributedOptimizer(adamw(model), ctx, method, overlap=overlap) as opt:
+        backward(model, comm.rank, 0) if not half else None
+        opt.step()
+    assert are_equal(comm, model)
 
 
 class TestGradients:
