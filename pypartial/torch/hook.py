@@ -184,6 +184,8 @@ class HookState:
         """Copy a bucket into the vector, and make the round if it is the last one."""
         if self._finished:
             raise Error("a backward pass after HookState.finish: its gradients reach no other rank")
+        if self._request._gone is not None:
+            self._leave()
         future = self._buckets.put(bucket)
         if self._buckets.complete:
             self._make_round()
@@ -212,11 +214,15 @@ class HookState:
         if self._in_meeting or self._finished or self.status is None or self._sync_every is None:
             return
         if self._request._gone is not None:  # an exception has left the context's block
-            self._step_hook.remove()
-            return
+            return  # torch goes through its hooks now: none can be removed here
         # What has crossed the bound on one rank does so on all, at their next steps at the latest.
         if self.status.round - self._newest >= self._sync_every:
             self._meet(Purpose.SYNC, optimizer)
+
+    def _leave(self) -> None:
+        """Remove what the optimizer calls, if it does; not from there."""
+        if self._sync_every is not None:
+            self._step_hook.remove()
 
     def _meet(self, purpose: Purpose, optimizer: torch.optim.Optimizer) -> None:
         """Meet all ranks, again and again until all have come for this purpose, or for more."""
@@ -303,8 +309,7 @@ class HookState:
         """
         self._meet_for(Purpose.FINISH, optimizer)
         self._finished = True
-        if self._sync_every is not None:
-            self._step_hook.remove()
+        self._leave()
         self._request.Free()
         self._meeting.close()
         # DDP keeps the hook, and so this object, as long as the module is there. In host memory DDP

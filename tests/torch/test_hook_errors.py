@@ -227,10 +227,19 @@ def test_an_optimizer_goes_on_behind_a_context_that_was_given_up(comm, gloo):
         run()
         ddp(torch.ones(1, 2)).sum().backward()  # a round, behind which the ranks would meet
         raise KeyError("mine")
+    steps = []
+    optimizer.register_step_post_hook(lambda *_: steps.append(None))  # of the application
     for _ in range(3):
         optimizer.step()
-    assert not optimizer._optimizer_step_post_hooks
+    assert len(steps) == 3
+    with pytest.raises(pp.Error, match="abandoned"):
+        ddp(torch.ones(1, 2)).sum().backward()
+    assert len(optimizer._optimizer_step_post_hooks) == 1
     comm.Barrier()
+
+
+def interrupted(*rest):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.mpi
@@ -239,18 +248,8 @@ def test_an_interrupt_in_a_round_is_raised_by_backward(comm, gloo):
         _, _, state, run = made(ctx)
         run()
 
-        state._request = Interrupted()
+        state._request._pp_wait = interrupted
         run()
-
-
-class Interrupted:
-    """A request whose Wait is interrupted."""
-
-    def Start(self):
-        pass
-
-    def Wait(self, status):
-        raise KeyboardInterrupt
 
 
 @pytest.mark.mpi(min_size=2)
