@@ -147,7 +147,7 @@ class Gradients:
         """
         written = self._versions()
         for number, (grad, own) in enumerate(zip(grads, self._own, strict=True)):
-            if grad is not own:
+            if grad is not own or self._has_other_memory(number):
                 self._is_in_use[number] &= grad is None
             elif written[number] != self._applied[number]:
                 self._is_in_use[number] = True
@@ -170,6 +170,13 @@ class Gradients:
     def settle(self) -> None:
         """Take the gradients as they are now for applied: an optimizer's step has read them."""
         self._applied = self._versions()
+        # Kept, so that no other memory has their place; share_memory() moves what is in them.
+        self._storages = [one.untyped_storage() for one in self._own]
+
+    def _has_other_memory(self, number: int) -> bool:
+        """Whether the program has given the gradient other memory since, as `p.grad.data = ...`."""
+        now, then = self._own[number].untyped_storage(), self._storages[number]
+        return bool(now._cdata != then._cdata)
 
     @property
     def is_waiting(self) -> bool:
@@ -177,8 +184,10 @@ class Gradients:
         grads = [p.grad for p in self._layout.parameters if p.grad is not None]
         if any(all(grad is not one for one in self._own) for grad in grads):
             return True
+        has_changed = self._versions() != self._applied
+        has_changed |= any(map(self._has_other_memory, range(len(self._own))))
         # What backward has added in place, or zero_grad() has set to zero.
-        return self._versions() != self._applied and any(bool(grad.any()) for grad in grads)
+        return has_changed and any(bool(grad.any()) for grad in grads)
 
     def _versions(self) -> list[int]:
         """Return how often torch has written the gradients; the views count together."""

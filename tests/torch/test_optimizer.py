@@ -133,6 +133,37 @@ class TestGradients:
         assert w.tolist() == [-3.0] * 3
         opt.finish()
 
+    @pytest.mark.parametrize("overlap", [None, 1])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_a_gradient_given_by_data_counts(self, comm, ctx, overlap, dtype):
+        """Although torch counts no change; also for a flush, which would lose it."""
+        w = nn.Parameter(torch.zeros(3, dtype=dtype))
+        sgd = torch.optim.SGD([w], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=overlap) as opt:
+            w.sum().backward()
+            opt.step()
+            for _ in range(2):
+                w.grad.data = torch.full_like(w, 2)
+                with pytest.raises(pp.Error, match="a gradient waits for its step"):
+                    opt.flush()
+                opt.step()
+            assert w.tolist() == [-5.0] * 3
+            with pytest.raises(pp.Error, match="was applied by the last"):
+                opt.step()
+            opt.flush()
+            assert w.tolist() == [-5.0] * 3
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_a_gradient_that_is_moved_was_applied_all_the_same(self, comm, ctx, dtype):
+        model = nn.Linear(3, 1, bias=False, dtype=dtype)
+        sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            model(torch.ones(1, 3, dtype=dtype)).sum().backward()
+            opt.step()
+            model.share_memory()
+            with pytest.raises(pp.Error, match="was applied by the last"):
+                opt.step()
+
     def test_gradients_are_views_of_one_vector(self, comm, ctx):
         model = net()
         with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous()) as opt:
