@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .._arguments import INT32_MAX, as_argument_error, in_range
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
+from ..methods.asked import Asked
 from ..methods.meeting import Meeting
 from ..methods.worker import Purpose
 from ..policy import Full, Majority, Policy, check_policy
@@ -161,6 +162,7 @@ class HookState:
         self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer
         self._vector = vector
         self._buckets = Buckets(vector, layout.parameters, layout.home)
+        self._asked = Asked(self._request)
         self._passes = 0
         self._finished = False
         self._sync_every, self._newest, self._in_meeting = sync_every, -1, False
@@ -198,14 +200,21 @@ class HookState:
             average(self._meeting, self._layout.home.view(self._vector))
         else:
             self._buckets.settled = True
-            status = Status()
-            # On a device both use the current stream, on which the copies into the vector are.
-            self._request.Start()
-            self._request.Wait(status)
-            self.status = status
+            # On a device it uses the current stream, on which the copies into the vector are.
+            self.status = self._asked.ask()
         self._passes += 1
         for bucket in arrived:
             bucket.give()
+        self._asked.apply()
+
+    def _sound(self) -> None:
+        """Raise `Error` if an exception, such as Ctrl-C, has ended a round that was collected."""
+        lost = self._asked.lost
+        if lost is not None:
+            raise Error(
+                f"an exception has ended a round of this rank, whose model lacks round {lost}: end "
+                "the program, and go on from a checkpoint"
+            )
 
     # ---- where ranks meet -----------------------------------------------------------------------
 
@@ -215,6 +224,7 @@ class HookState:
             return
         if self._request._gone is not None:  # an exception has left the context's block
             return  # torch goes through its hooks now: none can be removed here
+        self._sound()
         # What has crossed the bound on one rank does so on all, at their next steps at the latest.
         if self.status.round - self._newest >= self._sync_every:
             self._meet(Purpose.SYNC, optimizer)
@@ -241,6 +251,7 @@ class HookState:
         self._newest = status.round
         if status.contributions or status.first < status.round:
             apply(optimizer, self._buckets.gradients())
+        self._asked.apply()
         replica = self._replica(optimizer)
         told: list[tuple[Purpose, list[str]]] = self._meeting.gather((purpose, list(replica)))
         # An optimizer makes the state of a parameter at its first step with it.
@@ -324,6 +335,7 @@ class HookState:
             )
         if self._finished:
             raise Error("HookState.finish was called before")
+        self._sound()
         if self._passes < self._first_passes:
             raise Error(
                 f"this rank has made {self._passes} backward passes; every rank must make at least "

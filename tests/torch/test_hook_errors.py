@@ -252,6 +252,52 @@ def test_an_interrupt_in_a_round_is_raised_by_backward(comm, gloo):
         run()
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("where", ["backward", "flush"])
+@pytest.mark.parametrize("call", ["flush", "finish", "step"])
+def test_an_interrupt_behind_a_round(comm, gloo, where, call, monkeypatch):
+    """The round is collected, and no gradient: each further call says that the model lacks it."""
+    lacks = r"an exception has ended a round of this rank, whose model lacks round \d"
+    with pytest.raises(pp.Error, match=lacks), pp.Context(comm) as ctx:
+        _, optimizer, state, run = made(ctx, policy=pp.Full(), sync_every=9)
+        run()
+        run()
+        request = state._request
+        wait, flush = request._pp_wait, type(request)._collect_call
+        if where == "backward":
+            request._pp_wait = lambda *rest: interrupted() if wait(*rest) == 0 else 1
+        else:
+            patch = lambda *rest: interrupted(flush(*rest))  # noqa: E731
+            monkeypatch.setattr(type(request), "_collect_call", patch)
+        with pytest.raises(KeyboardInterrupt):
+            run() if where == "backward" else state.flush()
+        request._pp_wait = wait
+        monkeypatch.undo()
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        optimizer.step() if call == "step" else getattr(state, call)()
+
+
+@pytest.mark.mpi
+def test_an_interrupt_before_a_round_loses_nothing(comm, gloo):
+    """A flush applies the gradients that were on their way."""
+    with pp.Context(comm) as ctx:
+        ddp, optimizer, state, run = made(ctx, policy=pp.Full())
+        run()
+        run()
+        optimizer.zero_grad()
+        request, before = state._request, ddp.module.bias.item()
+        if comm.rank == 0:
+            wait, request._pp_wait = request._pp_wait, interrupted
+            with pytest.raises(KeyboardInterrupt):
+                run()
+            request._pp_wait = wait
+        else:
+            run()
+        state.finish()
+        assert ddp.module.bias.item() == pytest.approx(before - 0.1)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2)
 @pytest.mark.parametrize("error", [MemoryError, pp.Error])
