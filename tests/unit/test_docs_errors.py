@@ -33,6 +33,7 @@ HANDED_ON = {
     "own",
     "self._defect",
     "self._gone",
+    "str(error)",
     "why",
 }
 # Only callers of the C core see these; the package asks before.
