@@ -182,8 +182,8 @@ def together(what, ranks, limit_s):
 
 program = MOMENTS[moment]()
 next(program)
+print(f"rank {world.rank} is ready", flush=True)  # one that dies may take others along
 together("ready", world.size, READY_S)
-print(f"rank {world.rank} is ready", flush=True)
 began = time.monotonic()
 watchdog = threading.Timer(HANGS_S, give_up)
 watchdog.daemon = True
