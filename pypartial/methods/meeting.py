@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,11 @@ class Meeting:
         """
         from mpi4py import MPI
 
-        share = 1 if weights is None else weights[self._comm.rank]
+        share, total = 1.0, float(self._comm.size)
+        if weights is not None:
+            # By a power of two, which changes no bits: times its steps a finite number may be inf.
+            least = math.ldexp(1, -sum(weights).bit_length())
+            share, total = weights[self._comm.rank] * least, sum(weights) * least
         if share == 0:
             array[...] = 0  # it may hold what times 0 is not 0
         elif share != 1:
@@ -86,7 +91,7 @@ class Meeting:
                     self._comm.Reduce(MPI.IN_PLACE, part)
                     # np.seterr(all="raise") must not leave the others in the broadcast.
                     with np.errstate(all="ignore"):
-                        part /= self._comm.size if weights is None else sum(weights)
+                        part /= total
                 else:
                     self._comm.Reduce(part, None)
             self._copy(array)

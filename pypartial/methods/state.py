@@ -86,7 +86,9 @@ def average_state(
         start = 0
         for number in chosen if arrays else []:
             end = start + arrays[number].size
-            arrays[number][...] = vector[start:end].reshape(arrays[number].shape)
+            # np.seterr(all="raise") must not leave the others in the next average.
+            with np.errstate(all="ignore"):
+                arrays[number][...] = vector[start:end].reshape(arrays[number].shape)
             start = end
 
 
