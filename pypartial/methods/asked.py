@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import Error, PeerFailedError
+from .._native import CORE_ERRORS
+from ..errors import PeerFailedError
 from ..status import Status
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ class Asked:
 
     def start(self) -> None:
         """Contribute."""
-        self.is_open = True
+        was_open, self.is_open = self.is_open, True
         try:
             self._request.Start()
-        except Error:  # nothing was contributed
-            self.is_open = False
+        except CORE_ERRORS:  # nothing was contributed; an older Start may be on its way
+            self.is_open = was_open
             raise
 
     def wait(self) -> Status:

@@ -50,10 +50,11 @@ class Method(ABC):
         state : callable, optional
             Returns the optimizer's state as arrays of float16, float32 or float64, the same number
             and shapes on all ranks. They are averaged in place wherever the models of all ranks are
-            averaged, with the same weights: in `Worker.flush` and `Worker.finish`, and by
-            `EagerSGD.sync_every`; with ``deliver="each"`` and `Synchronous` never, because ranks do
-            not differ. A rank that has made no update yet may return no arrays: the others average
-            without it.
+            averaged: in `Worker.flush` and `Worker.finish`, and by `EagerSGD.sync_every`; with
+            ``deliver="each"`` and `Synchronous` never, because ranks do not differ. With
+            `PartialReduce` and `Ripples` a state counts by its rank's steps with a gradient since
+            the last flush, and a model by all its steps. A rank that has made no update yet may
+            return no arrays: the others average without it.
 
         Returns
         -------
@@ -96,8 +97,9 @@ class Worker(ABC):
     gradient: Vector
     status: Status | None
     rounds: int
-    # How much the model of each rank counted in the last flush; None: all the same.
+    # How much the model of each rank counted in the last flush, and its state; None: all the same.
     _weights: Sequence[int] | None = None
+    _state_weights: Sequence[int] | None = None
 
     @abstractmethod
     def step(self, gradient: Vector | None, update: Update) -> int:

@@ -177,9 +177,9 @@ class GroupWorker(CommonWorker):
         self._request.Flush(status)
         return 0, status
 
-    def _settle(self, purpose: Purpose, steps: int) -> Purpose:
+    def _settle(self, purpose: Purpose, counts: tuple[int, int]) -> Purpose:
         try:
-            return super()._settle(purpose, steps)
+            return super()._settle(purpose, counts)
         finally:
             self._own = None
 

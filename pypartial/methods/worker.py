@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from .._arguments import as_argument_error, in_range
+from .._native import CORE_ERRORS
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from .base import Method, State, Update, Vector, Worker
@@ -67,6 +68,7 @@ class CommonWorker(Worker):
         self._update: Update | None = None
         self._newest = -1  # round, or group, of the last meeting
         self._steps = 0  # since the last meeting
+        self._taught = 0  # those of them that had a gradient
         self._has_finished = False
         self._defect: str | None = None  # why this rank's model has parted from the others'
         self._meeting = Meeting(ctx)
@@ -125,8 +127,8 @@ class CommonWorker(Worker):
             state = "" if self._state is None else ", with state"
             mine = f"{self._method!r}, {x.size} {x.dtype.name}, extra {extra}{state}"
         except Exception as error:
-            complaint = as_argument_error(error)
-        given = self._meeting.gather((mine, complaint and str(complaint)))
+            complaint = error if isinstance(error, CORE_ERRORS) else as_argument_error(error)
+        given = self._meeting.gather((mine, complaint and _told(complaint)))
         if complaint is not None:
             raise complaint
         for rank, (theirs, problem) in enumerate(given):
@@ -146,6 +148,7 @@ class CommonWorker(Worker):
         self._resume()
         self._take(gradient)
         self._steps += 1
+        self._taught += gradient is not None
         return self._advance(update, gradient is not None)
 
     def _take(self, gradient: Vector | None) -> None:
@@ -196,14 +199,17 @@ class CommonWorker(Worker):
         while True:
             times, status = self._end_rounds()
             applied += times
-            steps, self._newest, self._steps = self._steps, status.round, 0
-            if self._settle(purpose, steps) >= purpose:
+            self._newest = status.round
+            counts, self._steps, self._taught = (self._steps, self._taught), 0, 0
+            if self._settle(purpose, counts) >= purpose:
                 return applied
 
-    def _settle(self, purpose: Purpose, steps: int) -> Purpose:
+    def _settle(self, purpose: Purpose, counts: tuple[int, int]) -> Purpose:
         """Tell all ranks this one's purpose, and average what has drifted; return the least.
 
-        `steps`: how many this rank has made since the last meeting.
+        `counts`: how many steps this rank has made since the last meeting, and how many of these
+        with a gradient. A model has learned in all of them, from the other ranks; a state only in
+        those with a gradient.
         """
         arrays: list[Vector] = []
         complaint = None
@@ -212,17 +218,20 @@ class CommonWorker(Worker):
                 arrays = check_state(self._state())
             except Exception as error:  # the other ranks must learn of it
                 complaint = error
-        told: list[tuple[Purpose, int, list[Shape], str | None]]
-        told = self._meeting.gather((purpose, steps, shapes(arrays), complaint and repr(complaint)))
+        told: list[tuple[Purpose, tuple[int, int], list[Shape], str | None]]
+        told = self._meeting.gather(
+            (purpose, counts, shapes(arrays), complaint and repr(complaint))
+        )
         if complaint is not None:
             raise complaint
         for rank, (*_, problem) in enumerate(told):
             if problem is not None:
                 raise MismatchError(f"state() of rank {rank} raised {problem}")
-        self._weights = self._share([made for _, made, _, _ in told])
+        self._weights = self._share([steps for _, (steps, _), _, _ in told])
+        self._state_weights = self._share([taught for _, (_, taught), _, _ in told])
         if self.drifts:
             by_rank = [theirs for _, _, theirs, _ in told]
-            average_state(self._meeting, arrays, by_rank, self._weights)
+            average_state(self._meeting, arrays, by_rank, self._state_weights)
             self._average()
         return min(least for least, *_ in told)
 
@@ -256,6 +265,12 @@ class CommonWorker(Worker):
     def _sound(self) -> None:
         if self._defect is not None:
             raise Error(self._defect)
+
+
+def _told(complaint: Exception) -> str:
+    """Return what the other ranks are told."""
+    told = str(complaint)
+    return told if isinstance(complaint, ArgumentError) else f"{type(complaint).__name__}: {told}"
 
 
 def _check_update(update: Any) -> Update:

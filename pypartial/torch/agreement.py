@@ -9,7 +9,7 @@ from .._arguments import as_argument_error
 from .._native import CORE_ERRORS
 from ..errors import ArgumentError, MismatchError
 
-__all__ = ["agree", "allocated", "same"]
+__all__ = ["agree", "allocated", "lack_of_memory", "same"]
 
 Memory = TypeVar("Memory")
 
@@ -67,7 +67,7 @@ def allocated(gather: Callable[[Any], list[Any]], make: Callable[[], Memory]) ->
     try:
         memory = make()
     except Exception as error:  # the other ranks must learn of it
-        problem = _lack(error)
+        problem = lack_of_memory(error)
     told = gather(problem and f"{type(problem).__name__}: {problem}")
     if problem is not None:
         raise problem
@@ -78,7 +78,7 @@ def allocated(gather: Callable[[Any], list[Any]], make: Callable[[], Memory]) ->
     return memory
 
 
-def _lack(error: Exception) -> Exception:
+def lack_of_memory(error: Exception) -> Exception:
     """Return what is raised for an error of an allocation: torch has several of its own."""
     if isinstance(error, CORE_ERRORS):
         return error

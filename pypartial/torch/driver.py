@@ -152,6 +152,7 @@ class Whole(Driver):
         self._arrays = Arrays()
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
+        self._is_ahead = False  # the worker's vector may be newer than parameters that are no views
         averages_models = not isinstance(method, (EagerSGD, Synchronous))
         count = Gradients.length(layout)
 
@@ -188,7 +189,7 @@ class Whole(Driver):
     @property
     def weights(self) -> Sequence[int] | None:
         """The worker's."""
-        return self._worker._weights
+        return self._worker._state_weights
 
     @property
     def status(self) -> Status | None:
@@ -203,18 +204,21 @@ class Whole(Driver):
     def step(self, factor: float | None, skip: bool) -> None:
         """Contribute the gradients, and apply what is there."""
         self._keep()
-        if self._worker._resume():
-            self._take_over()
-        if skip:
-            self._gradients.skip()
-        else:
+        self._resume()
+        is_given = not skip and self._gradients.are_there
+        if is_given:
             self._gradients.collect(factor)
             self._gradients.keep()  # a backward pass on another stream may have made them
+        else:
+            self._gradients.skip()
+            self._gather()  # no update does it
         try:
-            self._worker.step(None if skip else self._worker.gradient, self._update)
+            self._worker.step(self._worker.gradient if is_given else None, self._update)
         except BaseException:
             if self._worker._is_lent:  # nobody may write to views of it
                 self._gradients.forget()
+            else:
+                self._gradients.take_back()
             raise
         self._gradients.settle()
         self._take_over()
@@ -224,7 +228,8 @@ class Whole(Driver):
         if self._gradients.is_waiting and not is_end:
             raise Error(BETWEEN)
         if self._flat is not None:
-            self._flat.gather()
+            self._resume()
+            self._gather()
         self._keep()
         self._worker.flush(self._update)
         self._take_over()
@@ -267,14 +272,26 @@ class Whole(Driver):
         self._gradients.give(flags)
         if any(flags):
             self._apply()
+        self._gradients.settle()  # before the worker asks for a group, which an exception may end
+        self._gather()
+
+    def _gather(self) -> None:
+        """Write the parameters to the worker's vector, which from now on is as new as they are."""
         if self._flat is not None:
             self._flat.gather()
+            self._is_ahead = True
+
+    def _resume(self) -> None:
+        """Take over what a call has averaged that an exception has ended."""
+        if self._worker._resume() or self._is_ahead:
+            self._take_over()
 
     def _take_over(self) -> None:
         """Give the parameters and the optimizer what the worker has averaged."""
         self._arrays.write_back()
         if self._flat is not None:
             self._flat.scatter()
+        self._is_ahead = False
 
     def _state(self) -> list[npt.NDArray[Any]]:
         self._arrays.write_back()  # of the meeting before, if no round was between them

@@ -137,6 +137,7 @@ class Gradients:
         copy_each(to, of)
         if factor is not None and factor != 1:
             self._whole[: self._layout.size].mul_(factor)
+            self._factor = factor
         self._flags.write([grad is not None for grad in grads])
 
     def _check_written(self, grads: Sequence[torch.Tensor | None]) -> None:
@@ -169,6 +170,7 @@ class Gradients:
 
     def settle(self) -> None:
         """Take the gradients as they are now for applied: an optimizer's step has read them."""
+        self._factor = 1.0  # that the gradients in the vector have been multiplied by
         self._applied = self._versions()
         # Kept, so that no other memory has their place; share_memory() moves what is in them.
         self._storages = [one.untyped_storage() for one in self._own]
@@ -192,6 +194,17 @@ class Gradients:
     def _versions(self) -> list[int]:
         """Return how often torch has written the gradients; the views count together."""
         return [one._version for one in self._own]
+
+    @property
+    def are_there(self) -> bool:
+        """Whether any parameter has a gradient."""
+        return any(p.grad is not None for p in self._layout.parameters)
+
+    def take_back(self) -> None:
+        """Divide by the factor of `collect` again, if nothing was contributed and applied since."""
+        if self._factor != 1:
+            self._whole[: self._layout.size].div_(self._factor)
+            self._factor = 1.0
 
     def skip(self) -> None:
         """Forget the gradients: zeros are contributed in place of them."""

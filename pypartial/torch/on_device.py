@@ -21,6 +21,7 @@ from ..methods.groups import GroupWorker
 from ..methods.worker import CommonWorker
 from ..policy import Full
 from .accelerator import Home
+from .agreement import lack_of_memory
 from .replicas import average
 
 if TYPE_CHECKING:
@@ -98,7 +99,11 @@ class _OnDevice(CommonWorker):
         super().__init__(*rest)
 
     def _memory(self, count: int) -> Any:
-        return self._home.zeros(self._ctx, count, self.x.dtype)
+        try:
+            return self._home.zeros(self._ctx, count, self.x.dtype)
+        except Exception as error:
+            problem = lack_of_memory(error)
+        raise problem
 
 
 class _Each(_OnDevice, EachWorker):

@@ -320,10 +320,10 @@ class Pieces(Driver):
             piece.renew()
         flags = [piece.gradients.read(piece.status) for piece in self._pieces]
         if not any(map(any, flags)):
-            self._note_applied()
             for piece in self._pieces:  # gradients that were contributed wait for no step
                 piece.gradients.forget()
                 piece.gradients.settle()
+            self._note_applied()
             return status
         for piece, own in zip(self._pieces, flags, strict=True):
             piece.gradients.give(own)
@@ -334,9 +334,9 @@ class Pieces(Driver):
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
-        self._note_applied()
         for piece in self._pieces:
             piece.gradients.settle()
+        self._note_applied()
         return status
 
     def _note_applied(self) -> None:
@@ -360,6 +360,10 @@ class Pieces(Driver):
 
     def _take_part(self) -> int:
         """Make rounds with zeros until all ranks do; return the last one's number."""
+        if any(piece.asked.is_open for piece in self._pieces):  # of a step that was interrupted
+            while self._started < len(self._pieces):
+                self._start_next()
+            self._collect()
         while True:
             for piece in self._pieces:
                 piece.start_flush()

@@ -433,7 +433,10 @@ def test_a_rank_without_a_state_is_left_out_of_the_average(comm, ctx):
 @pytest.mark.sizes(2, 3, 5)
 @pytest.mark.parametrize("make", GROUPS, indirect=True)
 def test_a_model_counts_by_the_steps_of_its_rank(comm, ctx, make):
-    """Since the last meeting; so does the state. A rank without a step takes over the others'."""
+    """Since the last meeting; a state by those with a gradient, because no group averages it.
+
+    A rank without a step takes over the others'.
+    """
     draw = np.random.default_rng(comm.rank)
     x = ctx.alloc(40, "f8")
     optimizer = Momentum(x, 0.9)
@@ -443,22 +446,24 @@ def test_a_model_counts_by_the_steps_of_its_rank(comm, ctx, make):
         for step in range(steps):
             gradient = draw.standard_normal(40) if step % 3 != 1 else None
             worker.step(gradient, optimizer.update)
-        own = steps, x.copy(), optimizer.velocity.copy()
+        taught = sum(step % 3 != 1 for step in range(steps))
+        own = steps, taught, x.copy(), optimizer.velocity.copy()
         worker.flush()
         return own
 
     for period in range(4):
         own = train(2 + 3 * ((comm.rank + period) % comm.size) if comm.rank != period else 0)
         with ctx.away():
-            counts, *before = zip(*comm.allgather(own), strict=True)
+            steps, taught, *before = zip(*comm.allgather(own), strict=True)
             assert same(comm, x, optimizer.velocity)
-        for after, theirs in zip((x, optimizer.velocity), before, strict=True):
+        counted = zip((x, optimizer.velocity), before, (steps, taught), strict=True)
+        for after, theirs, counts in counted:
             expected = np.average(theirs, 0, weights=counts)
             np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-12)
     # The last rank comes to its end, and counts nothing in what the others do.
     if comm.rank != comm.size - 1:
         for _ in range(2):
-            _, own, _ = train(1 + comm.rank)
+            _, _, own, _ = train(1 + comm.rank)
             assert comm.size != 2 or np.array_equal(x, own)
     worker.finish()
     assert same(comm, x, optimizer.velocity)
@@ -707,13 +712,33 @@ def test_groups_average_ordinary_memory_too(comm, ctx):
 
 
 def test_what_numpy_raises_for_the_application_leaves_no_rank_in_an_average(comm, ctx):
-    """Models whose mean is subnormal and not exact, on ranks that have NumPy raise."""
-    least = 5e-324
-    x = np.full(3, 3 * least)
-    worker = EagerSGD(pp.Full(), deliver="sum").worker(ctx, x)
-    with np.errstate(all="raise"):
+    """Models and states whose mean is subnormal and not exact, on a rank that has NumPy raise."""
+    least, least_half = 5e-324, np.float16(6e-8)
+    x, halves = np.full(3, 3 * least), np.zeros(2, "f2")
+    state = [np.zeros(2), halves]  # of two types, which are averaged one after the other
+    worker = EagerSGD(pp.Full(), deliver="sum").worker(ctx, x, state=lambda: state[::-1])
+    with np.errstate(all="raise" if comm.rank == 0 else "ignore"):
         worker.step(np.zeros(3), lambda gradient: None)
         x[:] = comm.rank * least
+        halves[:] = least_half * (comm.rank == 0)
         worker.finish(lambda gradient: None)
     with np.errstate(all="ignore"):
         assert (x == sum(range(comm.size)) * least / comm.size).all()
+        assert (halves == (np.float32(least_half) / comm.size).astype("f2")).all()
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_weighted_average_of_finite_numbers_is_finite(comm, ctx, dtype):
+    """Whatever their weights; and a power of two times as large it has the same bits."""
+    most = np.finfo(dtype).max
+    weights = [7 if rank else 1000 for rank in range(comm.size)]
+    x = np.array([most / 4, -most / 4, 1.0, 3.0 + comm.rank], dtype)
+    expected = x.copy()
+    expected[3] = np.average(3.0 + np.arange(comm.size), weights=weights)
+    y, meeting = x * 2.0**-60, Meeting(ctx)
+    meeting.average(x, weights)
+    meeting.average(y, weights)
+    meeting.close()
+    np.testing.assert_allclose(x, expected, rtol=4 * np.finfo(dtype).eps)
+    assert np.array_equal(x, y * 2.0**60)

@@ -89,6 +89,25 @@ def test_a_rank_without_memory(comm, ctx, monkeypatch, method, overlap, call, er
     assert are_equal(comm, model)
 
 
+@pytest.mark.parametrize("method", [Synchronous(), EagerSGD(), PartialReduce(2)])
+def test_a_rank_without_memory_for_its_gradient(comm, ctx, monkeypatch, method):
+    model = net()
+    home = Layout(list(model.named_parameters())).home
+    where, call = (type(home), "zeros") if home.is_device else (pp.Context, "alloc")
+    error = torch.OutOfMemoryError if home.is_device else MemoryError
+
+    def refused(*_: object) -> None:
+        raise error("none is left")
+
+    is_odd = comm.rank == comm.size - 1
+    expected, text = (MemoryError, "none") if is_odd else (pp.MismatchError, "rank 2: MemoryError")
+    with monkeypatch.context() as patch, pytest.raises(expected, match=text):
+        if is_odd:
+            patch.setattr(where, call, refused)
+        pp.torch.DistributedOptimizer(adamw(model), ctx, method)
+    assert not ctx._requests
+
+
 class TestGradients:
     def reset(self, how: str, opt, model: nn.Module) -> None:
         if how == "none":

@@ -1,0 +1,187 @@
+"""Steps that an exception has ended, and the calls behind them: nothing is lost, nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pypartial as pp
+import pypartial.torch
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.torch.gradients import Gradients
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2, 3)]
+
+
+@contextmanager
+def ended_by(error: type[BaseException], owner: Any, call: str, *, then: bool = False) -> Iterator:
+    """Have each call of a function raise, or make it and raise `then`."""
+    own = getattr(owner, call)
+
+    def raises(*rest: object) -> None:
+        if then:
+            own(*rest)
+        raise error("this test ends it")
+
+    setattr(owner, call, raises)
+    try:
+        with pytest.raises(error, match="this test ends it"):
+            yield
+    finally:
+        setattr(owner, call, own)
+
+
+def request_of(opt: Any) -> Any:
+    return opt._driver.requests[0] if opt._driver.requests else opt._driver._worker._request
+
+
+def sgd(*parameters: nn.Parameter) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+@pytest.mark.parametrize("error", [MemoryError, pp.Error])
+@pytest.mark.parametrize("overlap", [None, 1])
+@pytest.mark.parametrize("method", [Synchronous(), EagerSGD(pp.Full(), deliver="sum")])
+def test_a_start_that_fails_may_be_repeated(comm, ctx, method, overlap, error):
+    """It has contributed nothing."""
+    w = nn.Parameter(torch.zeros(3))
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, method, overlap=overlap) as opt:
+        for _ in range(2):
+            refused = comm.rank == 0 and ended_by(error, request_of(opt), "_pp_start")
+            loss = w.sum()
+            if refused and overlap:
+                with refused:
+                    loss.backward()
+            else:
+                loss.backward()
+            if refused and not overlap:
+                with refused:
+                    opt.step()
+            opt.step()
+            opt.zero_grad()
+    assert w.tolist() == [-2.0] * 3
+
+
+def test_a_repeated_step_is_unscaled_once(comm, ctx):
+    w = nn.Parameter(torch.zeros(3))
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, Synchronous()) as opt:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for step in range(3):
+            opt.zero_grad(set_to_none=False)
+            scaler.scale(w.sum()).backward()
+            if step:
+                with ended_by(pp.Error, request_of(opt), "_pp_start"):
+                    scaler.step(opt)
+            scaler.step(opt)
+            scaler.update()
+    assert w.tolist() == [-3.0] * 3
+
+
+def test_a_gradient_is_applied_once_if_its_group_is_interrupted(comm, ctx):
+    w = nn.Parameter(torch.zeros(3))
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, PartialReduce(comm.size)) as opt:
+        w.sum().backward()
+        if comm.rank:
+            opt.step()
+        else:
+            with ended_by(KeyboardInterrupt, request_of(opt), "_pp_wait_slice"):
+                opt.step()
+        opt.flush()
+    assert w.tolist() == [-1.0] * 3
+
+
+def test_a_gradient_is_applied_once_if_its_group_is_refused(comm, ctx):
+    w = nn.Parameter(torch.zeros(3))
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, PartialReduce(comm.size)) as opt:
+        w.sum().backward()
+        with ended_by(pp.Error, request_of(opt), "_pp_start"):
+            opt.step()
+        with pytest.raises(pp.Error, match="was applied by the last"):
+            opt.step()
+        opt.zero_grad()
+        opt.step()
+    assert w.tolist() == [-1.0] * 3
+
+
+@pytest.mark.parametrize("overlap", [None, 1])
+@pytest.mark.parametrize("call", ["step", "flush"])
+def test_an_interrupt_right_behind_the_update(comm, call, overlap):
+    """The update counts as one that raised, and its gradient is not applied again."""
+    w = nn.Parameter(torch.zeros(3))
+    with pytest.raises(pp.Error, match=r"KeyboardInterrupt"), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(sgd(w), ctx, Synchronous(), overlap=overlap)
+        w.sum().backward()
+        with ended_by(KeyboardInterrupt, Gradients, "settle"):
+            opt.step()
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        if call == "flush":
+            opt.zero_grad()
+        getattr(opt, call)()
+    assert w.tolist() == [-1.0] * 3
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_a_flush_behind_an_interrupted_step_without_a_batch(comm, ctx, overlap):
+    """It ends the step; what is on its way does not say that this rank is in a flush."""
+    v, w = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+    opt = pp.torch.DistributedOptimizer(sgd(v, w), ctx, Synchronous(), overlap=overlap)
+    (v.sum() + w.sum()).backward()
+    opt.step()
+    opt.zero_grad()
+    if comm.rank == 0:
+        with ended_by(KeyboardInterrupt, request_of(opt), "_pp_wait"):
+            opt.step()
+    comm.Barrier()
+    if comm.rank == 1:
+        (v.sum() + w.sum()).backward()
+    if comm.rank:
+        opt.step()
+    opt.flush()
+    learned = -1 - 1 / comm.size
+    torch.testing.assert_close(torch.cat([v, w]).detach(), torch.full((5,), learned))
+    opt.finish()
+
+
+@pytest.mark.parametrize("then", [False, True])
+@pytest.mark.parametrize("call", ["step", "flush"])
+def test_what_a_group_gives_an_interrupted_step_is_taken_over(comm, ctx, call, then):
+    """Also by parameters that are no views of the vector; before and behind the wait's end."""
+    v = nn.Parameter(torch.zeros(3))
+    w = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+    with pp.torch.DistributedOptimizer(sgd(v, w), ctx, PartialReduce(comm.size)) as opt:
+        ((comm.rank + 1) * (v + w.float()).sum()).backward()
+        if comm.rank:
+            opt.step()
+        elif then:
+            with ended_by(KeyboardInterrupt, opt._driver, "_take_over"):
+                opt.step()
+        else:
+            with ended_by(KeyboardInterrupt, request_of(opt), "_pp_wait_slice"):
+                opt.step()
+        opt.zero_grad()
+        comm.Barrier()  # the group has written the vector
+        if call == "step":
+            opt.step()
+        opt.flush()
+    mean = -(comm.size + 1) / 2
+    assert (v.tolist(), w.tolist()) == ([mean] * 3, [mean] * 3)
+
+
+def test_steps_without_a_gradient_do_not_count_for_a_buffer(comm, ctx):
+    """No group has averaged it, so it has learned nothing in them; nor has momentum."""
+    model = nn.BatchNorm1d(1, momentum=1.0)
+    momentum = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
+    method = PartialReduce(comm.size)
+    with pp.torch.DistributedOptimizer(momentum, ctx, method, model=model) as opt:
+        for step in range(4):
+            opt.zero_grad()
+            if comm.rank == 0 or step == 0:
+                model(torch.full((2, 1), float(comm.rank == 0))).sum().backward()
+            opt.step()
+    assert model.running_mean.item() == pytest.approx(4 / (4 + comm.size - 1))
