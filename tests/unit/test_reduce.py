@@ -392,22 +392,42 @@ from pypartial._core import ffi, lib
 
 INVALID, DIVISION, OVERFLOW = 1, 4, 8  # of fenv.h
 values = np.full(9, np.finfo("{name}").max, "{name}")
+one = np.ones(1, "{name}")
 into = values.copy()
 where = [ffi.cast("void *", array.ctypes.data) for array in (values, into)]
 libm = ctypes.CDLL("libm.so.6")
-assert libm.feenableexcept(INVALID | DIVISION | OVERFLOW) != -1
-for _ in range(2):  # what the first sum has raised would trap in the second
+
+
+def enable():
+    assert libm.feenableexcept(INVALID | DIVISION | OVERFLOW) != -1
+
+
+def add():
     status = lib.pp_reduce_local(lib.PP_SUM, lib.PP_{type}, *where, into.size, True)
     assert status == lib.PP_OK
-assert libm.fegetexcept() == INVALID | DIVISION | OVERFLOW
+
+
+if {late}:
+    assert libm.feclearexcept(OVERFLOW) == 0
+    add()
+    assert libm.fetestexcept(OVERFLOW) == 0
+    enable()
+else:
+    enable()
+    for _ in range(2):  # what the first sum has raised would trap in the second
+        add()
+    assert libm.fegetexcept() == INVALID | DIVISION | OVERFLOW
+assert (one + one)[0] == 2  # ... or here
 assert libm.fedisableexcept(INVALID | DIVISION | OVERFLOW) != -1
 assert np.isinf(into).all()
 """
 
 
 @pytest.mark.skipif(bool(WHY_NONE), reason=WHY_NONE)
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", ["float32", "float64", "longdouble"])
-def test_an_overflow_does_not_trap_in_an_application_that_traps_its_own(name):
-    script = TRAPS.format(name=name, type=name.upper())
+def test_an_overflow_does_not_trap_in_an_application_that_traps_its_own(name, late):
+    """Whether it enables traps before the sum or behind it."""
+    script = TRAPS.format(name=name, type=name.upper(), late=late)
     made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert made.returncode == 0, (made.returncode, made.stderr)
