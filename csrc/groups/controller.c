@@ -122,6 +122,7 @@ bool pp_controller_leave(const pp_groups_call_t *call, int32_t rank)
 
 bool pp_controller_may_complete(pp_groups_t *g, int32_t rank)
 {
+    const bool    frozen = pp_graph_is_frozen(g);        /* first: it may tell components apart anew */
     const int32_t head = pp_graph_root(g, g->queue_first);
     int32_t       come = 0;
     bool          others = false;    /* ranks of another component than the head's */
@@ -132,7 +133,7 @@ bool pp_controller_may_complete(pp_groups_t *g, int32_t rank)
             others |= pp_graph_root(g, other) != head;
         }
     }
-    if (others || !pp_graph_is_frozen(g) || !keeps_head(g))
+    if (others || !frozen || !keeps_head(g))
         return come >= wanted_now(g);
     return rank != g->queue_first && come > wanted_now(g);       /* the head is kept back */
 }

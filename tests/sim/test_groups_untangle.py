@@ -243,6 +243,26 @@ def test_ranks_behind_a_head_that_is_kept_back_go_on() -> None:
     assert isinstance(group, Begin) and group.members == [0, 3, 4]
 
 
+def test_a_head_that_will_go_with_another_component_is_no_part_of_a_circle() -> None:
+    """Also where no group was formed since the components have fallen apart."""
+    for more in range(14):  # then the controller keeps rank 0 back
+        one, other = Machine(Plan("controller", 2), 4), Machine(Plan("random", 2), 4)
+        for first, second in ((0, 1), (2, 3), (1, 2), *[(0, 1)] * more):
+            assert one.start(first) == []
+            (group,) = one.start(second)
+            assert isinstance(group, Begin)
+            one.finish(first, group.serial)
+            one.finish(second, group.serial)
+        # Rank 3 waits for rank 0, which goes with rank 2 as soon as that one asks.
+        assert other.leave(1) == other.leave(2) == other.start(3) == one.start(0) == []
+        assert untangle([one, other]) == [[], []], more
+        (bridge,) = one.start(2)
+        assert isinstance(bridge, Begin) and bridge.members == [0, 2]
+        assert one.finish(0, bridge.serial) == [Complete(0, bridge.serial)]
+        (group,) = other.start(0)
+        assert isinstance(group, Begin) and group.members == [0, 3]
+
+
 def test_the_pace_of_a_rank_that_gives_way_stays_as_it_was() -> None:
     for gives_way in (True, False):
         one, other = Machine(Plan("random", 2), 2), Machine(Plan("smart", 2), 2)
