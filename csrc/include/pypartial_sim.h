@@ -108,9 +108,6 @@ pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_
    ranks' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
 
-/* The messages and bulk transfers that a rank has sent, also where pp_ctx_stats() cannot tell them: in mid-call. */
-uint64_t    pp_sim_sent(const pp_sim_t *sim, int32_t rank);
-
 /* The rank's script ends, as if MPI were finalised: it serves the others, or, if its context has failed or was given up
    (pp_ctx_abandon()), tells them so.  PP_ERR_STATE: the ranks share memory. */
 pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank);
@@ -158,6 +155,8 @@ pp_status_t pp_sim_count_from(pp_handle_t *coll, uint64_t flushes, uint64_t requ
 void        pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits);
 /* How often ranks were interrupted at an access to shared memory. */
 uint64_t    pp_sim_interruptions(const pp_sim_t *sim);
+/* How often a rank that shares memory went on when it was dead: 0, or the simulation itself is wrong. */
+uint64_t    pp_sim_ran_dead(const pp_sim_t *sim);
 
 /* Says that the rank's program waits: for the request of `handle`, or, with NULL, for its collective call.  A program
    with several threads may wait for several.  pp_sim_advance() forgets all of them when it names the rank. */

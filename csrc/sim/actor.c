@@ -52,6 +52,7 @@ struct pp_stage {
     pp_nodes_t  **nodes;         /* by rank; NULL: there is one node */
     pp_pace_t     pace;
     uint64_t      seed, draws, interruptions;
+    uint64_t      ran_dead;      /* entries into stacks of dead ranks */
 };
 
 static _Thread_local pp_actor_t *current;
@@ -73,6 +74,7 @@ static void leave_stack(pp_actor_t *actor)
 static void enter_stack(pp_actor_t *actor)
 {
     pp_actor_t *before = current;
+    actor->stage->ran_dead += pp_simnet_dead(actor->stage->net, actor->rank);
     current = actor;
     swapcontext(&actor->back, &actor->here);
     current = before;
@@ -434,6 +436,7 @@ bool pp_stage_done(const pp_stage_t *stage, int32_t rank, pp_status_t *status)
 }
 
 uint64_t pp_stage_interruptions(const pp_stage_t *stage) { return stage->interruptions; }
+uint64_t pp_stage_ran_dead(const pp_stage_t *stage) { return stage->ran_dead; }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------------- */
 

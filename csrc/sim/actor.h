@@ -33,5 +33,7 @@ void        pp_stage_tell_elsewhere(pp_stage_t *stage, int32_t rank, bool waits)
 void        pp_stage_go_on(pp_stage_t *stage, int32_t rank);
 /* How often a rank was interrupted so far. */
 uint64_t    pp_stage_interruptions(const pp_stage_t *stage);
+/* How often a dead rank went on so far: 0. */
+uint64_t    pp_stage_ran_dead(const pp_stage_t *stage);
 
 #endif

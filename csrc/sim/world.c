@@ -161,12 +161,6 @@ pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank)
     return PP_OK;
 }
 
-uint64_t pp_sim_sent(const pp_sim_t *sim, int32_t rank)
-{
-    const pp_transport_t *transport = pp_simnet_transport(sim->net, rank);
-    return transport->messages_sent + transport->bulk_sent;
-}
-
 uint64_t pp_sim_handles(const pp_sim_t *sim, int32_t rank) { return sim->contexts[rank]->engine.handles.count; }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -311,6 +305,7 @@ void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
 }
 
 uint64_t pp_sim_interruptions(const pp_sim_t *sim) { return sim->stage ? pp_stage_interruptions(sim->stage) : 0; }
+uint64_t pp_sim_ran_dead(const pp_sim_t *sim) { return sim->stage ? pp_stage_ran_dead(sim->stage) : 0; }
 
 pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
 {

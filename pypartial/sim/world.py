@@ -249,10 +249,6 @@ class World:
             raise CoreError(lib.PP_ERR_STATE)
         return self._stats
 
-    def sent(self, rank: int, context: int = 0) -> int:
-        """Return how many messages and bulk transfers a rank has sent, also in mid-call."""
-        return int(lib.pp_sim_sent(self.sims[context], rank))
-
     def handles(self, rank: int, context: int = 0) -> int:
         """Return how many handles a rank looks at whenever something has changed there."""
         return int(lib.pp_sim_handles(self.sims[context], rank))
@@ -287,6 +283,10 @@ class World:
     def interruptions(self) -> int:
         """Return how often ranks were interrupted at an access to shared memory."""
         return sum(int(lib.pp_sim_interruptions(sim)) for sim in self.sims)
+
+    def ran_dead(self) -> int:
+        """Return how often ranks that share memory went on when they were dead: never."""
+        return sum(int(lib.pp_sim_ran_dead(sim)) for sim in self.sims)
 
     def staleness(self) -> list[int]:
         """Return how many parts of rounds were 0, 1, 2, ... rounds stale.

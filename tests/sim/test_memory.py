@@ -408,7 +408,7 @@ def test_a_rank_dies_at_any_moment(seed, nodes_of):
     deliver = draw.choice(("latest", "sum"))
     quorum = {"policy": Quorum(draw.randint(1, ranks)) if seed % 2 else Solo()}
     options = Options(count=40, deliver=deliver, max_lag=draw.choice((0, 3)), **quorum)
-    told, sent = [], []
+    told = []
 
     def program(rank):
         try:
@@ -425,12 +425,37 @@ def test_a_rank_dies_at_any_moment(seed, nodes_of):
                 f"rank {victim}: its process has died",
             )
             told.append(rank)
-            sent.append(world.sent(victim))
 
     world.kill(victim, draw.randint(1, 1_000_000), draw.choice((0, 1000, 100_000)))
     world.run([program(rank) for rank in range(ranks)])
     assert sorted([*told, victim]) == list(range(ranks))
-    assert set(sent) == {world.sent(victim)}
+    assert world.ran_dead() == 0
+
+
+@pytest.mark.parametrize("deliver", ["latest", "sum"])
+@pytest.mark.parametrize("nodes_of", [2, 4])
+def test_a_rank_that_died_while_it_computed_does_not_wake(nodes_of, deliver):
+    """The others wait for it, and tell it so as long as nobody has told them of its death."""
+    ms, ranks, told = 1_000_000, 4, []
+    world = World(ranks, memory=(100, 100, nodes_of), patience=10 * ms)
+
+    def program(rank):
+        handle = yield ("init", Options(deliver=deliver, policy=Solo(), max_lag=3))
+        try:
+            while True:
+                if rank == 0 and world.now > ms // 2:
+                    yield 100 * ms
+                yield 1000
+                yield ("start", handle)
+                yield ("wait", handle)
+        except CoreError as error:
+            assert error.text == "rank 0: its process has died"
+            told.append(rank)
+
+    world.kill(0, ms, 30 * ms)
+    world.run([program(rank) for rank in range(ranks)])
+    assert sorted(told) == [1, 2, 3]
+    assert world.ran_dead() == 0
 
 
 def test_a_rank_in_the_middle_of_a_call_cannot_be_asked():
@@ -457,6 +482,7 @@ def test_a_rank_in_the_middle_of_a_call_cannot_be_asked():
 
     world.kill(1, dies)
     world.run([works(0), works(1), watches()])
+    assert world.ran_dead() == 0
     assert 100 < refused[0] < dies // 100
     assert refused[1] >= dies // 100  # for ever
 
