@@ -185,7 +185,10 @@ def stretches(groups: Sequence[Sequence[int]], ranks: int) -> list[int]:
     return lengths
 
 
-@pytest.mark.parametrize("more", ["", ",inter-intra", ",no-division", ",foresight=0", ",c-thres=1"])
+@pytest.mark.parametrize(
+    "more",
+    ["", ",inter-intra", ",no-division", ",foresight=0", ",foresight=10", ",c-thres=1"],
+)
 def test_smart_leaves_no_ranks_apart(more: str) -> None:
     """Whatever the ranks' periods are: halves in phase, slow ranks, nodes of another speed.
 
