@@ -657,6 +657,44 @@ def test_a_rank_that_the_last_groups_leave_out_joins_others_at_once() -> None:
         assert bridge.members in ([0, 2], [1, 2])
 
 
+def test_a_group_of_more_ranks_than_the_size_connects_all_of_them() -> None:
+    machine = Machine(Plan("smart", 2), 3)
+    for _ in range(500):
+        assert machine.start(0) == machine.start(1) == []
+        (group,) = machine.start(2)
+        assert isinstance(group, Begin) and group.members == [0, 1, 2]
+        for rank in range(3):
+            machine.finish(rank, group.serial)
+
+
+@pytest.mark.parametrize(("groups", "alone"), [(6, False), (5, True)])
+def test_a_group_of_more_ranks_than_the_size_counts_as_several(groups: int, alone: bool) -> None:
+    """Three ranks are two of the last twelve groups."""
+    machine = Machine(Plan("smart", 2), 4)
+    machine.leave(3)
+    for _ in range(groups - 1):
+        assert machine.start(0) == machine.start(1) == []
+        (group,) = machine.start(2)
+        assert isinstance(group, Begin) and group.members == [0, 1, 2]
+        for rank in range(3):
+            machine.finish(rank, group.serial)
+    assert machine.start(0) == []  # the last group
+    machine.back(3)
+    assert machine.start(3) == ([Alone(3)] if alone else [])
+
+
+@pytest.mark.parametrize(("divisions", "alone"), [(8, False), (7, True)])
+def test_both_groups_of_a_division_count_among_the_last(divisions: int, alone: bool) -> None:
+    """Between nodes, or inside one, and of a whole node: twice as many groups are looked at."""
+    machine = Machine(Plan("smart", 2, inter_intra=True), 3, node_of=[0, 0, 1])
+    without_rank_2(machine, 2 * (divisions - 1))
+    assert machine.start(0) == []  # the last division: rank 1 twice
+    assert machine.alive == 2
+    machine.back(2)
+    assert machine.start(2) == ([Alone(2)] if alone else [])
+    assert machine.alive == (2 if alone else 3)
+
+
 def test_no_rank_joins_others_that_have_left() -> None:
     machine = Machine(Plan("smart", 2), 3)
     without_rank_2(machine, 20)
