@@ -267,6 +267,19 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
         assert len(machine.start(1)) == flushed
 
 
+def test_only_groups_behind_a_flush_leave_ranks_apart_for_smart() -> None:
+    for groups, apart in ((7, False), (8, True)):
+        machine = Machine(Plan("smart", 2), 3)
+        without_rank_2(machine, 20)
+        machine.back(2)
+        for rank in range(3):
+            machine.leave(rank, reason="flushes")
+        without_rank_2(machine, groups)
+        machine.back(2)
+        # Rank 0 asks for a group with rank 2 alone if they are apart.
+        assert start_all(machine, range(3)) == ([[0, 2]] if apart else [[0, 1, 2]])
+
+
 # ---- calls that are over for others --------------------------------------------------------------
 
 
