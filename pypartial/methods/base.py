@@ -100,6 +100,7 @@ class Worker(ABC):
     # How much the model of each rank counted in the last flush, and its state; None: all the same.
     _weights: Sequence[int] | None = None
     _state_weights: Sequence[int] | None = None
+    _has_asked = False  # for a group, which may not be collected yet, and may write to the model
 
     @abstractmethod
     def step(self, gradient: Vector | None, update: Update) -> int:
@@ -107,7 +108,9 @@ class Worker(ABC):
 
         Blocking, not collective: it waits as the method's policy or generator says. If `update`
         raises an exception, that passes on, and communicates nothing. With `Synchronous` and
-        `EagerSGD` this rank's model then lacks a round, and every later call raises.
+        `EagerSGD` this rank's model then lacks a round, and every later call raises. With
+        `PartialReduce` and `Ripples` the update comes first: behind an exception of what follows
+        go on with ``step(None, update)``, because the gradient has been applied.
 
         Parameters
         ----------
@@ -164,7 +167,8 @@ class Worker(ABC):
         With `PartialReduce` and `Ripples` it becomes the average of the ranks' models, in which the
         model of a rank counts by the steps that the rank has made since the last flush, those
         without a gradient included. So that of a rank without steps does not count. If all ranks
-        have made as many, or none, all models count the same.
+        have made as many, or none, all models count the same. What `state` returns counts by the
+        steps with a gradient.
 
         Parameters
         ----------

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._arguments import INT32_MAX, in_range, real_number
 from .._names import WEIGHTS
+from .._native import CORE_ERRORS
 from ..errors import ArgumentError, Error, PeerFailedError
 from ..groups import Controller, Generator, Given
 from ..preduce import PreduceRequest
@@ -125,7 +126,6 @@ class GroupWorker(CommonWorker):
     """
 
     _request: PreduceRequest
-    _has_asked = False  # for a group, which may not be collected yet
     _own: Any = None  # in a meeting: this rank's model, as it was before the flush
 
     def __init__(
@@ -151,7 +151,11 @@ class GroupWorker(CommonWorker):
         status = Status()
         applied = self._apply(update) if is_given else 0
         self._has_asked = True
-        self._request.Start()
+        try:
+            self._request.Start()
+        except CORE_ERRORS:  # nothing was asked for
+            self._has_asked = False
+            raise
         self._request.Wait(status)
         self._has_asked = False
         self.status = status

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from .._native import CORE_ERRORS
 from ..errors import Error
 from ..methods import EagerSGD, Method, Synchronous, Worker
 from ..methods.meeting import Meeting
@@ -70,6 +71,10 @@ class Driver(ABC):
     @abstractmethod
     def rounds(self) -> int:
         """As a `pypartial.methods.Worker`'s."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Note that the optimizer has made its step with the gradients that there are now."""
 
     @abstractmethod
     def step(self, factor: float | None, skip: bool) -> None:
@@ -153,6 +158,7 @@ class Whole(Driver):
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
         self._is_ahead = False  # the worker's vector may be newer than parameters that are no views
+        self._has_settled = False  # the optimizer's step, in this step
         averages_models = not isinstance(method, (EagerSGD, Synchronous))
         count = Gradients.length(layout)
 
@@ -212,6 +218,7 @@ class Whole(Driver):
         else:
             self._gradients.skip()
             self._gather()  # no update does it
+        self._has_settled = False
         try:
             self._worker.step(self._worker.gradient if is_given else None, self._update)
         except BaseException:
@@ -219,9 +226,18 @@ class Whole(Driver):
                 self._gradients.forget()
             else:
                 self._gradients.take_back()
+            if self._has_settled:
+                self._gradients.expect_others()
+            if self._is_ahead and not self._worker._has_asked:
+                self._take_over()  # before the application writes to the parameters
             raise
         self._gradients.settle()
         self._take_over()
+
+    def settle(self) -> None:
+        """Note that the optimizer has made its step with the gradients that there are now."""
+        self._gradients.settle()
+        self._has_settled = True
 
     def flush(self, is_end: bool) -> None:
         """Apply all that is on its way."""
@@ -231,7 +247,12 @@ class Whole(Driver):
             self._resume()
             self._gather()
         self._keep()
-        self._worker.flush(self._update)
+        try:
+            self._worker.flush(self._update)
+        except CORE_ERRORS:
+            if self._is_ahead:
+                self._take_over()
+            raise
         self._take_over()
         self._gradients.forget()
 
@@ -272,7 +293,6 @@ class Whole(Driver):
         self._gradients.give(flags)
         if any(flags):
             self._apply()
-        self._gradients.settle()  # before the worker asks for a group, which an exception may end
         self._gather()
 
     def _gather(self) -> None:
@@ -295,5 +315,6 @@ class Whole(Driver):
 
     def _state(self) -> list[npt.NDArray[Any]]:
         self._arrays.write_back()  # of the meeting before, if no round was between them
-        tensors = self._averaged + common_state(self._optimizer, self._meeting)
+        is_any = self._flat is not None  # the others average without a rank that has no state yet
+        tensors = self._averaged + common_state(self._optimizer, self._meeting, is_any=is_any)
         return self._arrays.of(tensors)

@@ -200,11 +200,20 @@ class Gradients:
         """Whether any parameter has a gradient."""
         return any(p.grad is not None for p in self._layout.parameters)
 
+    @torch.no_grad()
     def take_back(self) -> None:
         """Divide by the factor of `collect` again, if nothing was contributed and applied since."""
         if self._factor != 1:
             self._whole[: self._layout.size].div_(self._factor)
             self._factor = 1.0
+            given = zip(self._layout.parameters, self._own, self._views, strict=True)
+            for p, own, view in given:
+                if p.grad is own and own.dtype != view.dtype:  # `give` has set it, multiplied
+                    own.copy_(view)
+
+    def expect_others(self) -> None:
+        """Refuse the gradients that were applied last until they are known to be written."""
+        self._is_in_use = [False] * len(self._own)
 
     def skip(self) -> None:
         """Forget the gradients: zeros are contributed in place of them."""

@@ -374,6 +374,7 @@ class DistributedOptimizer:
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._layout.parameters, self._clip_norm)
         self.optimizer.step()
+        self._driver.settle()  # whatever raises from here on
         if self.scheduler is not None and not is_over(self.scheduler):
             self.scheduler.step()
 
@@ -423,9 +424,9 @@ class DistributedOptimizer:
 
         All ranks have the same model afterwards: save checkpoints and evaluate here. Floating
         buffers that differ, such as running statistics, become the means over the ranks; other
-        buffers that differ become rank 0's. With `PartialReduce` and `Ripples` models, states and
-        buffers count by the steps of their ranks: see `pypartial.methods.Worker.flush`. All
-        gradients become None. A rank in `finish` takes part.
+        buffers that differ become rank 0's. With `PartialReduce` and `Ripples` models count by the
+        steps of their ranks, and buffers and the optimizer's state by those with a gradient: see
+        `pypartial.methods.Worker.flush`. All gradients become None. A rank in `finish` takes part.
 
         Raises
         ------

@@ -334,10 +334,13 @@ class Pieces(Driver):
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
-        for piece in self._pieces:
-            piece.gradients.settle()
         self._note_applied()
         return status
+
+    def settle(self) -> None:
+        """Note that the optimizer has made its step with the gradients that there are now."""
+        for piece in self._pieces:
+            piece.gradients.settle()
 
     def _note_applied(self) -> None:
         for piece in self._pieces:

@@ -13,15 +13,20 @@ from .replicas import optimizer_tensors
 __all__ = ["Arrays", "common_state"]
 
 
-def common_state(optimizer: torch.optim.Optimizer, meeting: Meeting) -> list[torch.Tensor]:
+def common_state(
+    optimizer: torch.optim.Optimizer, meeting: Meeting, *, is_any: bool = False
+) -> list[torch.Tensor]:
     """Return the floating tensors of the state that all ranks have, in one order.
 
     Collective, blocking. Optimizers make the state of a parameter when they first have a gradient
     for it, which may be later on some ranks.
+
+    `is_any`: ranks without any state do not count, and return nothing.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     found = dict(optimizer_tensors(optimizer, [(str(i), p) for i, p in enumerate(parameters)]))
-    common = set.intersection(*map(set, meeting.gather(list(found))))
+    told = [set(names) for names in meeting.gather(list(found)) if names or not is_any]
+    common = set.intersection(*told) if told else set()
     return [tensor for name, tensor in found.items() if name in common]
 
 

@@ -95,17 +95,81 @@ def test_a_gradient_is_applied_once_if_its_group_is_interrupted(comm, ctx):
     assert w.tolist() == [-1.0] * 3
 
 
-def test_a_gradient_is_applied_once_if_its_group_is_refused(comm, ctx):
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("call", ["_pp_start", "_pp_wait_slice"])
+def test_a_gradient_is_applied_once_if_its_group_is_not_made(comm, ctx, call, set_to_none):
+    """A step that is repeated says so, also where gradients are made in place."""
     w = nn.Parameter(torch.zeros(3))
     with pp.torch.DistributedOptimizer(sgd(w), ctx, PartialReduce(comm.size)) as opt:
-        w.sum().backward()
-        with ended_by(pp.Error, request_of(opt), "_pp_start"):
+        for step in range(3):
+            opt.zero_grad(set_to_none)
+            w.sum().backward()
+            if step == 1:
+                error = pp.Error if call == "_pp_start" else KeyboardInterrupt
+                with ended_by(error, request_of(opt), call):
+                    opt.step()
+                for _ in range(2):
+                    with pytest.raises(pp.Error, match="was applied by the last"):
+                        opt.step()
+                opt.zero_grad()
             opt.step()
-        with pytest.raises(pp.Error, match="was applied by the last"):
-            opt.step()
-        opt.zero_grad()
-        opt.step()
+    assert w.tolist() == [-3.0] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_that_is_repeated_behind_the_optimizers_own_error(comm, ctx, dtype):
+    """Nothing was applied: the scaled gradient is divided by the scale once."""
+    w = nn.Parameter(torch.zeros(3, dtype=dtype))
+    optimizer = sgd(w, nn.Parameter(torch.zeros(1)))  # which makes the vector one of float32
+    with pp.torch.DistributedOptimizer(optimizer, ctx, PartialReduce(comm.size)) as opt:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(w.float().sum()).backward()
+        with ended_by(KeyError, optimizer, "step"):
+            scaler.step(opt)
+        scaler.step(opt)
     assert w.tolist() == [-1.0] * 3
+
+
+def test_a_scheduler_that_raises_behind_the_update(comm, ctx):
+    """The gradient was applied, and a flush does not find it waiting."""
+    w = nn.Parameter(torch.zeros(3))
+    optimizer = sgd(w)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    method = PartialReduce(comm.size)
+    with pp.torch.DistributedOptimizer(optimizer, ctx, method, scheduler=scheduler) as opt:
+        w.sum().backward()
+        with ended_by(ZeroDivisionError, scheduler, "step"):
+            opt.step()
+        opt.flush()
+    assert w.tolist() == [-1.0] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("then", ["step", "flush"])
+@pytest.mark.parametrize("failed", ["step", "flush"])
+def test_what_the_application_writes_behind_an_error_stays(comm, ctx, failed, then, dtype):
+    """Such as the parameters of a checkpoint."""
+    v, w = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3, dtype=dtype))
+    optimizer = torch.optim.SGD([v, w], lr=1.0, momentum=0.5)
+    with pp.torch.DistributedOptimizer(optimizer, ctx, PartialReduce(comm.size)) as opt:
+        (v + w.float()).sum().backward()
+        if failed == "step":
+            with ended_by(pp.Error, request_of(opt), "_pp_start"):
+                opt.step()
+        else:
+            opt.step()
+            state = optimizer.state[v]
+            good = state["momentum_buffer"]
+            state["momentum_buffer"] = torch.zeros(2 if comm.rank == 0 else 3)
+            with pytest.raises(pp.MismatchError, match="the optimizers' states differ"):
+                opt.flush()
+            state["momentum_buffer"] = good
+        opt.zero_grad()
+        with torch.no_grad():
+            for parameter in (v, w):
+                parameter.fill_(5.0)
+        getattr(opt, then)()
+    assert (v.tolist(), w.tolist()) == ([5.0] * 3, [5.0] * 3)
 
 
 @pytest.mark.parametrize("overlap", [None, 1])
@@ -185,3 +249,16 @@ def test_steps_without_a_gradient_do_not_count_for_a_buffer(comm, ctx):
                 model(torch.full((2, 1), float(comm.rank == 0))).sum().backward()
             opt.step()
     assert model.running_mean.item() == pytest.approx(4 / (4 + comm.size - 1))
+
+
+def test_a_rank_without_a_gradient_does_not_keep_the_others_from_averaging_their_state(comm, ctx):
+    w = nn.Parameter(torch.zeros(3))
+    adam = torch.optim.Adam([w], lr=0.125)
+    with pp.torch.DistributedOptimizer(adam, ctx, PartialReduce(comm.size)) as opt:
+        if comm.rank < comm.size - 1:
+            ((comm.rank + 1) * w).sum().backward()
+        opt.step()
+    if comm.rank == comm.size - 1:
+        assert not adam.state[w]
+    else:
+        torch.testing.assert_close(adam.state[w]["exp_avg"], torch.full((3,), 0.1 * comm.size / 2))
