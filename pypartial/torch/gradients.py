@@ -135,9 +135,9 @@ class Gradients:
         if absent:
             torch._foreach_zero_(absent)
         copy_each(to, of)
-        if factor is not None and factor != 1:
-            self._whole[: self._layout.size].mul_(factor)
-            self._factor = factor
+        self._factor = 1.0 if factor is None else factor
+        if self._factor != 1:
+            self._whole[: self._layout.size].mul_(self._factor)
         self._flags.write([grad is not None for grad in grads])
 
     def _check_written(self, grads: Sequence[torch.Tensor | None]) -> None:
@@ -206,9 +206,11 @@ class Gradients:
         if self._factor != 1:
             self._whole[: self._layout.size].div_(self._factor)
             self._factor = 1.0
-            given = zip(self._layout.parameters, self._own, self._views, strict=True)
-            for p, own, view in given:
-                if p.grad is own and own.dtype != view.dtype:  # `give` has set it, multiplied
+            given = zip(
+                *(self._layout.parameters, self._own, self._views, self._is_view), strict=True
+            )
+            for p, own, view, is_view in given:
+                if p.grad is own and not is_view:  # `give` has set it, multiplied
                     own.copy_(view)
 
     def expect_others(self) -> None:

@@ -530,21 +530,26 @@ def test_a_rank_with_few_batches_does_not_undo_what_others_learn(comm, ctx, make
     assert abs(x - truth).max() < (1e-3 if goes_on else 7 * 5 / 300)
 
 
+def step_interrupted(comm, training, where):
+    """Make a step in groups that is interrupted on rank 0, before its wait or behind it."""
+    request = training.worker._request
+    wait = request._pp_wait_slice
+    if comm.rank == 0:
+        request._pp_wait_slice = lambda *rest: interrupt(where == "before" or wait(*rest))
+        with pytest.raises(KeyboardInterrupt):
+            training.step(1)
+        request._pp_wait_slice = wait
+    else:
+        training.step(1)
+
+
 @pytest.mark.sizes(2, 3, 4)
 @pytest.mark.parametrize("where", ["before", "behind"])
 def test_an_interrupt_of_a_step_of_groups(comm, where):
     """A flush collects the group, if it is not collected. The step counts."""
     with pp.Context(comm, seed=7, patience=None) as ctx:
         training = Training(comm, ctx, PartialReduce(comm.size))
-        request = training.worker._request
-        wait = request._pp_wait_slice
-        if comm.rank == 0:
-            request._pp_wait_slice = lambda *rest: interrupt(where == "before" or wait(*rest))
-            with pytest.raises(KeyboardInterrupt):
-                training.step(1)
-            request._pp_wait_slice = wait
-        else:
-            training.step(1)
+        step_interrupted(comm, training, where)
         for _ in range(comm.rank):
             training.step(1)  # alone, when the others are in their flush
         own = training.x[: comm.size].copy()
@@ -563,15 +568,7 @@ def test_an_interrupt_of_a_step_of_groups(comm, where):
 def test_a_step_behind_an_interrupt_of_one_of_groups(comm, ctx, where):
     """It collects the group of that step, if it is not collected, before it changes the model."""
     training = Training(comm, ctx, PartialReduce(comm.size))
-    request = training.worker._request
-    wait = request._pp_wait_slice
-    if comm.rank == 0:
-        request._pp_wait_slice = lambda *rest: interrupt(where == "before" or wait(*rest))
-        with pytest.raises(KeyboardInterrupt):
-            training.step(1)
-        request._pp_wait_slice = wait
-    else:
-        training.step(1)
+    step_interrupted(comm, training, where)
     training.step(1)
     assert training.x[: comm.size].tolist() == pytest.approx([2.0] * comm.size)
     training.finish()

@@ -6,8 +6,6 @@ import copy
 import io
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -37,18 +35,6 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 def are_equal(comm, model: nn.Module) -> bool:
     return len(set(comm.allgather(flat(model).numpy().tobytes()))) == 1
-
-
-@contextmanager
-def interrupted_wait(request) -> Iterator[None]:
-    """Interrupt a Wait of the request before it has seen anything."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    wait, request._pp_wait = request._pp_wait, interrupt
-    yield
-    request._pp_wait = wait
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
@@ -127,30 +113,6 @@ class TestGradients:
                 opt.step()
         train_alone(alone, adamw(alone), comm.size, STEPS)
         torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
-
-    @pytest.mark.parametrize("method", [Synchronous(), EagerSGD(pp.Full(), deliver="sum")])
-    def test_an_interrupted_step_is_applied_by_a_flush(self, comm, ctx, method):
-        """Until then its gradient is on its way, and the next pass writes to other memory."""
-        w = nn.Parameter(torch.zeros(3))
-        opt = pp.torch.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), ctx, method)
-        w.sum().backward()
-        opt.step()
-        opt.zero_grad(set_to_none=False)
-        (2 * w).sum().backward()
-        if comm.rank == 0:
-            with interrupted_wait(opt._driver._worker._request), pytest.raises(KeyboardInterrupt):
-                opt.step()
-            opt.zero_grad(set_to_none=False)
-            (100 * w).sum().backward()
-            with pytest.raises(pp.Error, match=r"on its way: call flush\(\) or finish\(\)"):
-                opt.step()
-            opt.zero_grad()
-        comm.Barrier()
-        if comm.rank:
-            opt.step()
-        opt.flush()
-        assert w.tolist() == [-3.0] * 3
-        opt.finish()
 
     @pytest.mark.parametrize("overlap", [None, 1])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

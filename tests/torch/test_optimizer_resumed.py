@@ -19,13 +19,11 @@ pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2, 3)]
 
 
 @contextmanager
-def ended_by(error: type[BaseException], owner: Any, call: str, *, then: bool = False) -> Iterator:
-    """Have each call of a function raise, or make it and raise `then`."""
+def ended_by(error: type[BaseException], owner: Any, call: str) -> Iterator[None]:
+    """Have each call of a function raise, and expect the block to end by it."""
     own = getattr(owner, call)
 
-    def raises(*rest: object) -> None:
-        if then:
-            own(*rest)
+    def raises(*_: object) -> None:
         raise error("this test ends it")
 
     setattr(owner, call, raises)
@@ -65,6 +63,31 @@ def test_a_start_that_fails_may_be_repeated(comm, ctx, method, overlap, error):
             opt.step()
             opt.zero_grad()
     assert w.tolist() == [-2.0] * 3
+
+
+@pytest.mark.parametrize("method", [Synchronous(), EagerSGD(pp.Full(), deliver="sum")])
+def test_an_interrupted_step_is_applied_by_a_flush(comm, ctx, method):
+    """Until then its gradient is on its way, and the next pass writes to other memory."""
+    w = nn.Parameter(torch.zeros(3))
+    opt = pp.torch.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), ctx, method)
+    w.sum().backward()
+    opt.step()
+    opt.zero_grad(set_to_none=False)
+    (2 * w).sum().backward()
+    if comm.rank == 0:
+        with ended_by(KeyboardInterrupt, request_of(opt), "_pp_wait"):
+            opt.step()
+        opt.zero_grad(set_to_none=False)
+        (100 * w).sum().backward()
+        with pytest.raises(pp.Error, match=r"on its way: call flush\(\) or finish\(\)"):
+            opt.step()
+        opt.zero_grad()
+    comm.Barrier()
+    if comm.rank:
+        opt.step()
+    opt.flush()
+    assert w.tolist() == [-3.0] * 3
+    opt.finish()
 
 
 def test_a_repeated_step_is_unscaled_once(comm, ctx):
