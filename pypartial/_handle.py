@@ -214,6 +214,13 @@ class Request:
         if code:
             self._wait_on(code, first_us, timeout)
 
+    def _is_outstanding(self) -> bool:
+        """Return whether a request was started, and not collected.
+
+        A caller of `Start` that was interrupted learns by it whether anything was contributed.
+        """
+        return self._gone is None and self._lib.pp_is_outstanding(self._handle) == 1  # PP_PENDING
+
     def _collected(self) -> bytes:
         """Return what tells the result that was collected last from all others.
 

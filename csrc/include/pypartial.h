@@ -380,15 +380,13 @@ typedef struct pp_result {
 
 /* Local.  Copies the send pieces, adds them to what is pending, and triggers the round if this rank may.  A round may
    read send pieces in memory from pp_ctx_alloc() in place, until the end of the Wait.  PP_OK or PP_NOTE.
-   PP_ERR_STATE: the previous request was not collected (unless pp_timed_out() was called), or a collective call is in
-   progress. */
+   PP_ERR_STATE: the last request was not collected (unless pp_timed_out() was called), or in a collective call. */
 pp_status_t pp_start(pp_handle_t *coll);
 
 /* Blocking: collects the request.  PP_OK: the result is in the `recv` pieces, and *result is filled (`result` may be
    NULL).  Until then the calling thread helps the engine along and sleeps, for at most `timeout_us` (< 0: no limit).
    PP_PENDING: the time is over; the request stays as it is, but parts of a result may be in the `recv` pieces.
-   Without a request the call gives what was not given yet.  PP_ERR_STATE: there is nothing to give either, or this rank
-   is between pp_away_begin() and pp_away_end(). */
+   Without a request it gives what was not given yet.  PP_ERR_STATE: nothing is there to give, or this rank is away. */
 pp_status_t pp_wait(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result);
 /* pp_wait() with timeout 0: never sleeps. */
 pp_status_t pp_test(pp_handle_t *coll, pp_result_t *result);
@@ -398,6 +396,8 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result);
 /* Local.  Says that the application's wait for the request has ended by its timeout.  From then on a Start may add to
    what is pending, and the send pieces belong to the application again.  The request stays as it is. */
 pp_status_t pp_timed_out(pp_handle_t *handle);
+/* Local.  PP_PENDING: a request was started and not collected, as is seen behind an interrupted call; else PP_OK. */
+pp_status_t pp_is_outstanding(pp_handle_t *handle);
 /* pp_wait() that does not copy a result which lies in memory that the ranks of the node share.  On PP_OK *elements
    points at it, all pieces one after the other.  It may be read until the handle's next call.  The memory stays
    mapped, with other contents, until pp_unalloc(*keeper).  *elements is NULL if the result is in the `recv` pieces, as

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._native import CORE_ERRORS
 from ..errors import PeerFailedError
 from ..status import Status
 
@@ -39,11 +38,11 @@ class Asked:
 
     def start(self) -> None:
         """Contribute."""
-        was_open, self.is_open = self.is_open, True
         try:
+            self.is_open = True
             self._request.Start()
-        except CORE_ERRORS:  # nothing was contributed; an older Start may be on its way
-            self.is_open = was_open
+        except BaseException:  # it may have contributed, and an older Start may be on its way
+            self.is_open = self._request._is_outstanding()
             raise
 
     def wait(self) -> Status:

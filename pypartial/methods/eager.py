@@ -175,6 +175,7 @@ class RoundsWorker(CommonWorker):
         return False
 
     def _advance(self, update: Update, is_given: bool) -> int:
+        self._count(is_given)
         try:
             return self._make_step(update)
         except BaseException as error:

@@ -10,7 +10,6 @@ import numpy as np
 
 from .._arguments import INT32_MAX, in_range, real_number
 from .._names import WEIGHTS
-from .._native import CORE_ERRORS
 from ..errors import ArgumentError, Error, PeerFailedError
 from ..groups import Controller, Generator, Given
 from ..preduce import PreduceRequest
@@ -150,11 +149,12 @@ class GroupWorker(CommonWorker):
     def _advance(self, update: Update, is_given: bool) -> int:
         status = Status()
         applied = self._apply(update) if is_given else 0
-        self._has_asked = True
+        self._count(is_given)
         try:
+            self._has_asked = True
             self._request.Start()
-        except CORE_ERRORS:  # nothing was asked for
-            self._has_asked = False
+        except BaseException:
+            self._has_asked = self._request._is_outstanding()
             raise
         self._request.Wait(status)
         self._has_asked = False

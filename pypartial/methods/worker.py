@@ -91,7 +91,8 @@ class CommonWorker(Worker):
     def _advance(self, update: Update, is_given: bool) -> int:
         """Make a step with what is in `gradient`; return how often `update` was called.
 
-        `is_given`: whether the caller has a gradient. If not, it is zero.
+        It calls `_count` when the step can no longer be repeated. `is_given`: whether the caller
+        has a gradient. If not, it is zero.
         """
 
     @abstractmethod
@@ -147,9 +148,12 @@ class CommonWorker(Worker):
         self._update = _check_update(update)
         self._resume()
         self._take(gradient)
-        self._steps += 1
-        self._taught += gradient is not None
         return self._advance(update, gradient is not None)
+
+    def _count(self, is_given: bool) -> None:
+        """Count a step, with or without a gradient."""
+        self._steps += 1
+        self._taught += is_given
 
     def _take(self, gradient: Vector | None) -> None:
         """Put the caller's gradient into the worker's memory."""

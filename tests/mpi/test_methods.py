@@ -470,6 +470,21 @@ def test_a_model_counts_by_the_steps_of_its_rank(comm, ctx, make):
     assert worker._own is None, "a copy of the model stays"
 
 
+@pytest.mark.sizes(2, 3)
+def test_an_update_that_raises_is_no_step(comm, ctx):
+    """The step that repeats it counts once, in a flush that counts models by steps."""
+    x = np.zeros(4)
+    worker = PartialReduce(comm.size).worker(ctx, x)
+    if comm.rank == 0:
+        with pytest.raises(ZeroDivisionError):
+            worker.step(np.ones(4), lambda gradient: 1 / 0)
+    worker.step(np.ones(4), lambda gradient: None)
+    x[:] = comm.rank
+    worker.flush()
+    assert x.tolist() == [(comm.size - 1) / 2] * 4
+    worker.finish()
+
+
 @pytest.mark.sizes(2, 3, 5)
 @pytest.mark.parametrize("steps", [0, 3])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

@@ -42,7 +42,7 @@ def sgd(*parameters: nn.Parameter) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=1.0)
 
 
-@pytest.mark.parametrize("error", [MemoryError, pp.Error])
+@pytest.mark.parametrize("error", [MemoryError, pp.Error, KeyboardInterrupt])
 @pytest.mark.parametrize("overlap", [None, 1])
 @pytest.mark.parametrize("method", [Synchronous(), EagerSGD(pp.Full(), deliver="sum")])
 def test_a_start_that_fails_may_be_repeated(comm, ctx, method, overlap, error):
