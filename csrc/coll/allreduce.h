@@ -14,6 +14,8 @@
 #include "../policy/policy.h"
 #include "team.h"
 
+#include <string.h>
+
 typedef struct pp_allreduce pp_allreduce_t;
 typedef struct pp_outcome   pp_outcome_t;
 
@@ -280,6 +282,21 @@ uint64_t pp_rounds_bound(const pp_allreduce_t *coll);
 static inline size_t pp_rounds_mask_bytes(const pp_allreduce_t *coll)
 {
     return coll->series.mask_words * sizeof(uint64_t);
+}
+/* Most sets of ranks are one word, and a call of memset() or memcpy() takes longer than a word. */
+static inline void pp_rounds_mask_clear(const pp_allreduce_t *coll, uint64_t *mask)
+{
+    if (coll->series.mask_words == 1)
+        mask[0] = 0;
+    else
+        memset(mask, 0, pp_rounds_mask_bytes(coll));
+}
+static inline void pp_rounds_mask_copy(const pp_allreduce_t *coll, uint64_t *to, const uint64_t *from)
+{
+    if (coll->series.mask_words == 1)
+        to[0] = from[0];
+    else
+        memcpy(to, from, pp_rounds_mask_bytes(coll));
 }
 
 #endif

@@ -3,8 +3,6 @@
 
 #include "../algo/algo.h"
 
-#include <string.h>
-
 bool pp_rounds_is_exempt(const pp_allreduce_t *coll)
 {
     const pp_handle_t *handle = &coll->handle;
@@ -63,7 +61,7 @@ static void remember_left(pp_allreduce_t *coll, const pp_tally_t *tally, const u
 {
     coll->any_left_before = !flush && coll->series.mask_words > 0 && tally->any_left;
     if (coll->any_left_before)
-        memcpy(coll->left_before, left, pp_rounds_mask_bytes(coll));
+        pp_rounds_mask_copy(coll, coll->left_before, left);
 }
 
 static void check_calls(pp_allreduce_t *coll, const pp_tally_t *tally)

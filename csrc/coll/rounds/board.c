@@ -1,8 +1,6 @@
 /* board.c - rounds of ranks that are all on one node.  See combine.h. */
 #include "combine.h"
 
-#include <string.h>
-
 enum {
     GRACE_BYTES = 49152,             /* vectors from this size on have an automatic grace; see grace_ns() */
     GRACE_BYTES_A_NS = 32,
@@ -100,8 +98,8 @@ static bool decide(pp_allreduce_t *coll, uint64_t round)
 {
     pp_combine_t *combine = coll->on_board;
     pp_view_t view = pp_view_of(coll, round);
-    memset(combine->triggers, 0, pp_rounds_mask_bytes(coll));
-    memset(combine->ready, 0, pp_rounds_mask_bytes(coll));
+    pp_rounds_mask_clear(coll, combine->triggers);
+    pp_rounds_mask_clear(coll, combine->ready);
     combine->triggered = 0;
     combine->cause = PP_CAUSE_POLICY;
     if (view.away && all_flush(&view))

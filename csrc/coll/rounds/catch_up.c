@@ -1,8 +1,6 @@
 /* catch_up.c - brings this rank up to date with rounds that others have made meanwhile.  See combine.h. */
 #include "combine.h"
 
-#include <string.h>
-
 /* Fills in the parts of the outcome that are this rank's own. */
 static void describe_own(pp_allreduce_t *coll, const pp_ring_entry_t *from, pp_outcome_t *outcome)
 {
@@ -26,7 +24,6 @@ static void describe_own(pp_allreduce_t *coll, const pp_ring_entry_t *from, pp_o
 static pp_status_t read_entry(pp_allreduce_t *coll, pp_outcome_t *outcome, uint64_t *left)
 {
     const pp_board_t *board = &coll->on_board->board;
-    size_t mask_bytes = pp_rounds_mask_bytes(coll);
     int32_t index = pp_board_find(board, coll->completed);
     uint64_t round = coll->completed;
     if (index < 0) {
@@ -38,9 +35,9 @@ static pp_status_t read_entry(pp_allreduce_t *coll, pp_outcome_t *outcome, uint6
     const pp_ring_entry_t *from = pp_board_entry(board, index);
     outcome->round = outcome->first = round;
     outcome->tally = from->tally;
-    memcpy(outcome->contributors, from->contributors, mask_bytes);
+    pp_rounds_mask_copy(coll, outcome->contributors, from->contributors);
     if (from->tally.any_left)
-        memcpy(left, from->left, mask_bytes);
+        pp_rounds_mask_copy(coll, left, from->left);
     bool direct = pp_mask_has(from->direct, board->node->index);
     outcome->lies = from->null ? PP_NOWHERE : direct ? PP_IN_RECEIVE : PP_IN_RING;
     outcome->ring = index;

@@ -1,8 +1,6 @@
 /* gather.c - takes the parts of a node's ranks, and moves their data.  See combine.h. */
 #include "combine.h"
 
-#include <string.h>
-
 enum {
     WHOLE_BYTES = 16384,             /* the claimer moves vectors up to this size at once */
     RECRUIT_BYTES = 1 << 20,
@@ -63,12 +61,11 @@ static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank,
 
 static void clear_header(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
 {
-    size_t bytes = pp_rounds_mask_bytes(coll);
     entry->tally = (pp_tally_t){.initiator = PP_NO_INITIATOR};
-    memset(entry->contributors, 0, bytes);
-    memset(entry->left, 0, bytes);
-    memset(entry->direct, 0, bytes);
-    memcpy(entry->triggers, coll->on_board->triggers, bytes);
+    pp_rounds_mask_clear(coll, entry->contributors);
+    pp_rounds_mask_clear(coll, entry->left);
+    pp_rounds_mask_clear(coll, entry->direct);
+    pp_rounds_mask_copy(coll, entry->triggers, coll->on_board->triggers);
 }
 
 /* Several chunks a rank, unless they become so small that handing them out takes longer than moving them. */

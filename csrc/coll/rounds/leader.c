@@ -19,7 +19,6 @@
 #include "../../algo/algo.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static bool leads(const pp_allreduce_t *coll, uint64_t round)
 {
@@ -109,10 +108,10 @@ static bool take_parts(pp_allreduce_t *coll, pp_crossing_t *crossing)
     pp_combine_t *combine = coll->on_board;
     pp_board_t *board = &combine->board;
     /* Another node may have activated the round while this one waited for ranks that come a little later. */
-    memset(combine->triggers, 0, pp_rounds_mask_bytes(coll));
+    pp_rounds_mask_clear(coll, combine->triggers);
     if (crossing->triggered)
-        memcpy(combine->triggers, crossing->triggers, pp_rounds_mask_bytes(coll));
-    memcpy(combine->ready, crossing->ready, pp_rounds_mask_bytes(coll));
+        pp_rounds_mask_copy(coll, combine->triggers, crossing->triggers);
+    pp_rounds_mask_copy(coll, combine->ready, crossing->ready);
     int32_t index = pp_gather(coll, crossing->round);
     if (index < 0)
         return false;
@@ -364,11 +363,10 @@ static void done(void *owner, pp_instance_t *instance)
     pp_board_t *board = &coll->on_board->board;
     pp_ring_entry_t *entry = pp_board_entry(board, (int32_t)board->plan->entry);
     const pp_register_t *reg = &instance->registers[0];
-    size_t bytes = pp_rounds_mask_bytes(coll);
     instance->accumulator = NULL;
     entry->tally = reg->tally;
-    memcpy(entry->contributors, reg->contributors, bytes);
-    memcpy(entry->left, reg->left, bytes);
+    pp_rounds_mask_copy(coll, entry->contributors, reg->contributors);
+    pp_rounds_mask_copy(coll, entry->left, reg->left);
     entry->null = reg->null;
     pp_rule_judge(&coll->rule, &entry->tally);
     entry->flush = entry->tally.cause == PP_CAUSE_FLUSH;

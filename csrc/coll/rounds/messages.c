@@ -16,7 +16,6 @@
 #include "draws.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* What this rank knows of one round that is not complete; at round % state_count. */
 typedef struct pp_round_state {
@@ -390,7 +389,7 @@ static pp_outcome_t *make_outcome(pp_allreduce_t *coll, const pp_round_state_t *
     const pp_register_t *reg = &instance->registers[0];
     outcome->round = outcome->first = state->round;
     outcome->tally = reg->tally;
-    memcpy(outcome->contributors, reg->contributors, pp_rounds_mask_bytes(coll));
+    pp_rounds_mask_copy(coll, outcome->contributors, reg->contributors);
     outcome->starts_taken = state->starts_taken;
     outcome->own_contributions = state->own_contributions;
     outcome->staleness = state->staleness;

@@ -85,8 +85,11 @@ void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
    that was never exempt from its bound is not so far behind.  One that was stays so when its exemption ends. */
 static void make_room(pp_allreduce_t *coll)
 {
-    if (!pp_combine_keeps_all(coll)
-        || !pp_board_may_be_full(&coll->on_board->board, pp_say_absorbed(coll), coll->completed + 2))
+    const pp_combine_t *combine = coll->on_board;
+    const uint64_t      ahead = coll->completed + 2;
+    /* What was said last is no newer than what is needed now, and mostly it tells. */
+    if (!pp_combine_keeps_all(coll) || !pp_board_may_be_full(&combine->board, combine->absorbed, ahead)
+        || !pp_board_may_be_full(&combine->board, pp_say_absorbed(coll), ahead))
         return;
     if (coll->request.outcome)
         pp_copy_own(coll, coll->request.outcome);
