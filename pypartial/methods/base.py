@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from ..errors import Error
+
 if TYPE_CHECKING:
     from ..context import Context
     from ..status import Status
@@ -101,6 +103,7 @@ class Worker(ABC):
     _weights: Sequence[int] | None = None
     _state_weights: Sequence[int] | None = None
     _has_asked = False  # for a group, which may not be collected yet, and may write to the model
+    _defect: str | None = None  # why this rank's model has parted from the others'
 
     @abstractmethod
     def step(self, gradient: Vector | None, update: Update) -> int:
@@ -139,6 +142,11 @@ class Worker(ABC):
         PeerFailedError
             If another rank has failed.
         """
+
+    def _sound(self) -> None:
+        """Raise `Error` if this rank's model has parted from the others'. Local."""
+        if self._defect is not None:
+            raise Error(self._defect)
 
     def _resume(self) -> bool:
         """Come to the end of a step that an exception has ended, as Ctrl-C does in its wait.

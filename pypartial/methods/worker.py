@@ -70,7 +70,6 @@ class CommonWorker(Worker):
         self._steps = 0  # since the last meeting
         self._taught = 0  # those of them that had a gradient
         self._has_finished = False
-        self._defect: str | None = None  # why this rank's model has parted from the others'
         self._meeting = Meeting(ctx)
         with self._meeting.kept():
             self._agree(extra)
@@ -265,10 +264,6 @@ class CommonWorker(Worker):
         if self._has_finished:
             raise Error("the worker has finished: make a new one by the method's worker()")
         self._sound()
-
-    def _sound(self) -> None:
-        if self._defect is not None:
-            raise Error(self._defect)
 
 
 def _told(complaint: Exception) -> str:

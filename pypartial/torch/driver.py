@@ -13,10 +13,10 @@ import torch
 
 from .._native import CORE_ERRORS
 from ..errors import Error
-from ..methods import EagerSGD, Method, Synchronous, Worker
+from ..methods import EagerSGD, Method, Worker
 from ..methods.meeting import Meeting
 from .agreement import allocated
-from .flat import FlatParameters
+from .flat import FlatParameters, averages_models
 from .gradients import Gradients
 from .layout import Layout
 from .on_device import worker_on
@@ -75,6 +75,10 @@ class Driver(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Note that the optimizer has made its step with the gradients that there are now."""
+
+    @abstractmethod
+    def note_written(self) -> None:
+        """Note that the program has written the gradients, though torch may not count it."""
 
     @abstractmethod
     def step(self, factor: float | None, skip: bool) -> None:
@@ -159,16 +163,16 @@ class Whole(Driver):
         self._flat: FlatParameters | None = None
         self._is_ahead = False  # the worker's vector may be newer than parameters that are no views
         self._has_settled = False  # the optimizer's step, in this step
-        averages_models = not isinstance(method, (EagerSGD, Synchronous))
         count = Gradients.length(layout)
 
         def make() -> tuple[Any, list[torch.Tensor | None]]:
             none = np.empty(0, layout.dtype)
-            x = self._home.zeros(ctx, layout.size, layout.dtype) if averages_models else none
+            models = averages_models(method)
+            x = self._home.zeros(ctx, layout.size, layout.dtype) if models else none
             return x, Gradients.others(layout)
 
         x, others = allocated(meeting.gather, make)
-        if averages_models:
+        if averages_models(method):
             self._flat = FlatParameters(layout, x)
         else:
             self._averaged = layout.parameters  # where models are averaged, as part of the state
@@ -209,18 +213,21 @@ class Whole(Driver):
 
     def step(self, factor: float | None, skip: bool) -> None:
         """Contribute the gradients, and apply what is there."""
+        self._worker._sound()
         self._keep()
         self._resume()
         is_given = not skip and self._gradients.are_there
-        if is_given:
-            self._gradients.collect(factor)
-            self._gradients.keep()  # a backward pass on another stream may have made them
-        else:
-            self._gradients.skip()
-            self._gather()  # no update does it
         self._has_settled = False
         try:
+            if is_given:
+                self._gradients.collect(factor)
+                self._gradients.keep()  # a backward pass on another stream may have made them
+            else:
+                self._gradients.skip()
+                self._gather()  # no update does it
             self._worker.step(self._worker.gradient if is_given else None, self._update)
+            self.settle()
+            self._take_over()
         except BaseException:
             if self._worker._is_lent:  # nobody may write to views of it
                 self._gradients.forget()
@@ -231,13 +238,15 @@ class Whole(Driver):
             if self._is_ahead and not self._worker._has_asked:
                 self._take_over()  # before the application writes to the parameters
             raise
-        self._gradients.settle()
-        self._take_over()
 
     def settle(self) -> None:
         """Note that the optimizer has made its step with the gradients that there are now."""
-        self._gradients.settle()
         self._has_settled = True
+        self._gradients.settle()
+
+    def note_written(self) -> None:
+        """Note that the program has written the gradients."""
+        self._gradients.note_written()
 
     def flush(self, is_end: bool) -> None:
         """Apply all that is on its way."""

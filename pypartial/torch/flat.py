@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
+from ..methods import EagerSGD, Method, Synchronous
 from .foreach import copy_each
 from .layout import Layout
 
-__all__ = ["FlatParameters"]
+__all__ = ["FlatParameters", "averages_models", "check_apart"]
+
+
+def averages_models(method: Method) -> bool:
+    """Whether a method averages models, not gradients."""
+    return not isinstance(method, (EagerSGD, Synchronous))
+
+
+def check_apart(layout: Layout, method: Method) -> None:
+    """Raise `ArgumentError` if parameters that become views of the vector share memory now."""
+    given = [
+        (p.data_ptr(), p.data_ptr() + p.nbytes, place.name)
+        for place in layout.places
+        if (p := place.parameter).is_contiguous() and p.nbytes > 0
+    ]
+    given.sort()
+    for (_, end, name), (start, _, other) in pairwise(given):
+        if start < end:
+            raise ArgumentError(
+                f"parameters {name} and {other} share memory, and {method!r} gives each parameter "
+                "memory of its own: tie them by one nn.Parameter in both places"
+            )
 
 
 class FlatParameters:

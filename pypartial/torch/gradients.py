@@ -65,6 +65,7 @@ class Gradients:
         ]
         # Whether the program makes gradients there; it made the last one that was collected.
         self._is_in_use = [False] * len(self._own)
+        self._unscaled = self._whole._version  # torch's count of writes, before it was multiplied
         self.settle()
 
     @staticmethod
@@ -135,6 +136,8 @@ class Gradients:
         if absent:
             torch._foreach_zero_(absent)
         copy_each(to, of)
+        # Before it multiplies, which an exception may end: `take_back` sees whether it has.
+        self._unscaled = self._whole._version
         self._factor = 1.0 if factor is None else factor
         if self._factor != 1:
             self._whole[: self._layout.size].mul_(self._factor)
@@ -183,13 +186,14 @@ class Gradients:
     @property
     def is_waiting(self) -> bool:
         """Whether backward has made a gradient since the last step that nobody collected."""
-        grads = [p.grad for p in self._layout.parameters if p.grad is not None]
-        if any(all(grad is not one for one in self._own) for grad in grads):
-            return True
         has_changed = self._versions() != self._applied
         has_changed |= any(map(self._has_other_memory, range(len(self._own))))
-        # What backward has added in place, or zero_grad() has set to zero.
-        return has_changed and any(bool(grad.any()) for grad in grads)
+        given = zip(self._layout.parameters, self._own, strict=True)
+        grads = [
+            p.grad for p, own in given if p.grad is not None and (has_changed or p.grad is not own)
+        ]
+        # What backward has made, or added in place; or zero_grad() has set to zero.
+        return any(grad.layout != torch.strided or bool(grad.any()) for grad in grads)
 
     def _versions(self) -> list[int]:
         """Return how often torch has written the gradients; the views count together."""
@@ -203,7 +207,7 @@ class Gradients:
     @torch.no_grad()
     def take_back(self) -> None:
         """Divide by the factor of `collect` again, if nothing was contributed and applied since."""
-        if self._factor != 1:
+        if self._factor != 1 and self._whole._version != self._unscaled:
             self._whole[: self._layout.size].div_(self._factor)
             self._factor = 1.0
             given = zip(
@@ -214,8 +218,16 @@ class Gradients:
                     own.copy_(view)
 
     def expect_others(self) -> None:
-        """Refuse the gradients that were applied last until they are known to be written."""
+        """Take the gradients for applied, and refuse them until they are known to be written."""
+        self.settle()
         self._is_in_use = [False] * len(self._own)
+
+    def note_written(self) -> None:
+        """Note that the program has written the gradients, though torch may not count it.
+
+        It does not count what ``torch._foreach_zero_`` writes under a ``TorchDispatchMode``.
+        """
+        self._applied = [-1] * len(self._own)
 
     def skip(self) -> None:
         """Forget the gradients: zeros are contributed in place of them."""

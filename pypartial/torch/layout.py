@@ -20,6 +20,7 @@ __all__ = [
     "describe",
     "describe_trained",
     "gradient_type",
+    "is_a_reading",
 ]
 
 
@@ -123,6 +124,12 @@ def gradient_type(parameter: torch.Tensor) -> torch.dtype:
     """
     given: torch.dtype | None = getattr(parameter, "grad_dtype", None)
     return given or parameter.dtype
+
+
+def is_a_reading(tensor: torch.Tensor) -> bool:
+    """Whether a tensor only shows other elements: repeated, conjugated or negated."""
+    repeats = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    return repeats or tensor.is_conj() or tensor.is_neg()
 
 
 def as_parameter(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:

@@ -21,10 +21,19 @@ from ..methods.meeting import Meeting
 from ..status import Status
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
-from .layout import Layout, compare, describe, describe_trained, gradient_type
+from .flat import averages_models, check_apart
+from .layout import (
+    Layout,
+    compare,
+    describe,
+    describe_trained,
+    gradient_type,
+    is_a_reading,
+)
 from .overlap import Pieces, check_overlap, is_lockstep
 from .replicas import is_plain
 from .schedule import fixed_length, is_over
+from .state import copy_state
 from .tensors import copy, settle
 
 __all__ = ["DistributedOptimizer"]
@@ -43,7 +52,8 @@ class DistributedOptimizer:
     equal, bit for bit, with any deterministic optimizer, although a round may be complete without
     the slow ranks' gradients. These are in a later round.
 
-    Making it is collective and blocking. Parameters and buffers become those of rank 0.
+    Making it is collective and blocking. Parameters, buffers and the state of `optimizer` become
+    those of rank 0.
 
     Parameters
     ----------
@@ -179,6 +189,7 @@ class DistributedOptimizer:
         with self._meeting.kept():
             self._agree(overlap, model, device_path)
             copy(self._meeting, self._tensors)
+            copy_state(self._meeting, self.optimizer, ctx.rank)
             self._driver = self._open(overlap, device_path)
         self.device_path, self.device_path_reason = path_in_use(self._driver.requests)
         # After the worker is there, which may have moved them.
@@ -254,11 +265,24 @@ class DistributedOptimizer:
             trained = {id(p) for _, p in self._parameters}
             others = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
             buffers = list(model.named_buffers())
+        for name, p in self._parameters:
+            if p.grad is not None and not p.requires_grad:
+                raise ArgumentError(
+                    f"parameter {name} is frozen and has a gradient, which the optimizer of each "
+                    "rank would apply by itself: set its grad to None"
+                )
+        if averages_models(self._method):
+            check_apart(self._layout, self._method)
         for name, tensor in [*self._parameters, *others, *buffers]:
             if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
                 raise ArgumentError(
                     f"{name} is not a dense tensor on the CPU or a CUDA device: {tensor.layout} on "
                     f"{tensor.device}"
+                )
+            if is_a_reading(tensor):
+                raise ArgumentError(
+                    f"{name} cannot be written: it is a view that repeats, conjugates or negates "
+                    "elements. Make it by clone(), or resolve_conj()"
                 )
         self._buffers = [buffer for _, buffer in buffers]
         everything = [*self._parameters, *others, *buffers]
@@ -373,10 +397,20 @@ class DistributedOptimizer:
         """Make a step with the gradients that the parameters have."""
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._layout.parameters, self._clip_norm)
-        self.optimizer.step()
+        versions = self._versions()
+        try:
+            self.optimizer.step()
+        except BaseException:
+            if self._versions() != versions:  # it has applied the gradients, or a part of them
+                self._driver.settle()
+            raise
         self._driver.settle()  # whatever raises from here on
         if self.scheduler is not None and not is_over(self.scheduler):
             self.scheduler.step()
+
+    def _versions(self) -> list[int]:
+        """Return how often torch has written each parameter."""
+        return [p._version for p in self._layout.parameters]
 
     def _check_parameters(self) -> None:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -402,6 +436,8 @@ class DistributedOptimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, as ``zero_grad`` of the wrapped optimizer. Local."""
         self.optimizer.zero_grad(set_to_none)
+        if not set_to_none:
+            self._driver.note_written()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -426,7 +462,8 @@ class DistributedOptimizer:
         buffers that differ, such as running statistics, become the means over the ranks; other
         buffers that differ become rank 0's. With `PartialReduce` and `Ripples` models count by the
         steps of their ranks, and buffers and the optimizer's state by those with a gradient: see
-        `pypartial.methods.Worker.flush`. All gradients become None. A rank in `finish` takes part.
+        `pypartial.methods.Worker.flush`. State that a rank does not have yet stays each rank's own.
+        All gradients become None. A rank in `finish` takes part.
 
         Raises
         ------

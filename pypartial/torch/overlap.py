@@ -204,6 +204,7 @@ class Pieces(Driver):
         self._started = 0  # pieces, since the last step
         self._steps = 0  # since the last flush
         self._newest = -1  # round of the last flush
+        self._has_settled = False  # the optimizer's step, in this step
         self._defect: str | None = None  # why this rank's model has parted from the others'
         self._status: Status | None = None
         self._rounds = 0
@@ -241,7 +242,8 @@ class Pieces(Driver):
                     "a second backward before step(): its gradients would be too late, because the "
                     "first one's were contributed already. To add up gradients, put all but the "
                     "last backward into no_sync(). If the first one failed, call step() behind it: "
-                    "what has left cannot be taken back"
+                    "what has left cannot be taken back. If there is only one, a layer that is "
+                    "used twice is checkpointed: use checkpoint(..., use_reentrant=False)"
                 )
             piece.arrive(number)
             self._start_ready()
@@ -274,9 +276,16 @@ class Pieces(Driver):
                 "computed; or overlap=None"
             )
         self._steps += 1
-        while self._started < len(self._pieces):
-            self._start_next()
-        self._collect()
+        self._has_settled = False
+        try:
+            while self._started < len(self._pieces):
+                self._start_next()
+            self._collect()
+        except BaseException:
+            if self._has_settled:
+                for piece in self._pieces:
+                    piece.gradients.expect_others()
+            raise
 
     def _collect(self) -> Status:
         """Wait for all pieces, and apply what they bring; return the last one's status."""
@@ -339,8 +348,14 @@ class Pieces(Driver):
 
     def settle(self) -> None:
         """Note that the optimizer has made its step with the gradients that there are now."""
+        self._has_settled = True
         for piece in self._pieces:
             piece.gradients.settle()
+
+    def note_written(self) -> None:
+        """Note that the program has written the gradients."""
+        for piece in self._pieces:
+            piece.gradients.note_written()
 
     def _note_applied(self) -> None:
         for piece in self._pieces:

@@ -2,15 +2,95 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
 
 from ..methods.meeting import Meeting
+from .agreement import allocated
 from .replicas import optimizer_tensors
+from .tensors import copy, digest
 
-__all__ = ["Arrays", "common_state"]
+__all__ = ["Arrays", "common_state", "copy_state"]
+
+State = dict[int, dict[str, Any]]  # by the number of a parameter, and a name
+
+
+class _Form(NamedTuple):
+    """A tensor without its elements.
+
+    Attributes
+    ----------
+    tensor : torch.Tensor
+        One without memory.
+    is_on_host : bool
+        Whether it is in host memory. If not, it is where its parameter is.
+    """
+
+    tensor: torch.Tensor
+    is_on_host: bool
+
+
+def copy_state(meeting: Meeting, optimizer: torch.optim.Optimizer, rank: int) -> None:
+    """Give all ranks the state of rank 0's optimizer. Collective, blocking.
+
+    Nothing is copied if all ranks have the same, as those of new optimizers have: none.
+    """
+    parameters = _parameters(optimizer)
+    state: State = {i: optimizer.state[p] for i, p in enumerate(parameters) if p in optimizer.state}
+    digests = meeting.gather(_digests(state))
+    if all(theirs == digests[0] for theirs in digests):
+        return
+    forms = meeting.gather(_forms(state) if rank == 0 else None)[0]
+    made: State = allocated(
+        meeting.gather, lambda: state if rank == 0 else _made(forms, parameters)
+    )
+    copy(meeting, [value for _, _, value in _items(made) if isinstance(value, torch.Tensor)])
+    if rank:
+        optimizer.state.clear()
+        for i, values in made.items():
+            optimizer.state[parameters[i]] = values
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _items(state: State) -> list[tuple[int, str, Any]]:
+    """Return all values, each with the number of its parameter and its name, in one order."""
+    return [(i, key, state[i][key]) for i in sorted(state) for key in sorted(state[i])]
+
+
+def _digests(state: State) -> list[tuple[int, str, Any]]:
+    """Return what tells a state from others."""
+    return [
+        (i, key, (str(value.dtype), tuple(value.shape), digest(value)))
+        if isinstance(value, torch.Tensor)
+        else (i, key, repr(value))
+        for i, key, value in _items(state)
+    ]
+
+
+def _forms(state: State) -> State:
+    """Return a state with the form of each tensor in its place."""
+    forms: State = {i: dict(values) for i, values in state.items()}
+    for i, key, value in _items(state):
+        if isinstance(value, torch.Tensor):
+            is_on_host = value.device.type == "cpu"
+            forms[i][key] = _Form(torch.empty_like(value, device="meta"), is_on_host)
+    return forms
+
+
+def _made(forms: State, parameters: Sequence[torch.Tensor]) -> State:
+    """Return a state with tensors of these forms."""
+    made: State = {i: dict(values) for i, values in forms.items()}
+    for i, key, value in _items(forms):
+        if isinstance(value, _Form):
+            device = "cpu" if value.is_on_host else parameters[i].device
+            made[i][key] = torch.empty_like(value.tensor, device=device)
+    return made
 
 
 def common_state(
@@ -19,12 +99,12 @@ def common_state(
     """Return the floating tensors of the state that all ranks have, in one order.
 
     Collective, blocking. Optimizers make the state of a parameter when they first have a gradient
-    for it, which may be later on some ranks.
+    for it, which may be later on some ranks; until all have it, each rank keeps its own.
 
     `is_any`: ranks without any state do not count, and return nothing.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    found = dict(optimizer_tensors(optimizer, [(str(i), p) for i, p in enumerate(parameters)]))
+    parameters = [(str(i), p) for i, p in enumerate(_parameters(optimizer))]
+    found = dict(optimizer_tensors(optimizer, parameters))
     told = [set(names) for names in meeting.gather(list(found)) if names or not is_any]
     common = set.intersection(*told) if told else set()
     return [tensor for name, tensor in found.items() if name in common]

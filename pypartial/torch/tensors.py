@@ -12,7 +12,7 @@ import torch
 from ..methods.meeting import Meeting
 from .replicas import unite
 
-__all__ = ["copy", "settle"]
+__all__ = ["copy", "digest", "settle"]
 
 
 @torch.no_grad()
@@ -33,12 +33,13 @@ def settle(
 
     Collective, blocking. `weights` as for `unite`.
     """
-    digests = meeting.gather([_digest(tensor) for tensor in tensors])
+    digests = meeting.gather([digest(tensor) for tensor in tensors])
     by_tensor = zip(tensors, *digests, strict=True)
     unite(meeting, [tensor for tensor, *theirs in by_tensor if len(set(theirs)) > 1], weights)
 
 
-def _digest(tensor: torch.Tensor) -> bytes:
+def digest(tensor: torch.Tensor) -> bytes:
+    """Return what tells the elements of a tensor from others."""
     return hashlib.blake2b(_bytes(tensor.detach().cpu().contiguous()).data, digest_size=16).digest()
 
 

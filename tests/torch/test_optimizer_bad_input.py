@@ -42,6 +42,17 @@ def with_frozen_part(device: str) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device=device).requires_grad_(False))
 
 
+def frozen_with_gradient() -> torch.optim.Optimizer:
+    model = net()
+    backward(model, 0, 0)
+    next(model.parameters()).requires_grad_(False)
+    return sgd(model)
+
+
+def expanded() -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1).expand(3))], lr=1.0)
+
+
 def make(ctx, wrong: dict[str, Any], optimizer: Any = None) -> None:
     """Make an optimizer, with wrong arguments on one rank."""
     inner = sgd(net())
@@ -90,6 +101,8 @@ class TestOfOneRank:
             (lambda: torch.optim.SGD([torch.zeros(2, dtype=torch.complex64)]), "complex64"),
             (lambda: sgd(nn.LazyLinear(2)), "uninitialized parameter"),
             (lambda: sgd(with_frozen_part("meta")), r"2 of group 0 is not .* on meta"),
+            (frozen_with_gradient, "0 of group 0 is frozen and has a gradient"),
+            (expanded, "0 of group 0 cannot be written: it is a view that repeats"),
         ],
     )
     def test_optimizer(self, ctx, optimizer: Callable[[], Any], message):
@@ -99,6 +112,32 @@ class TestOfOneRank:
             inner.param_groups[0]["params"][0].requires_grad_()
         with pytest.raises(error, match=message):
             make(ctx, {}, inner)
+
+    @pytest.mark.parametrize(
+        "buffer", [torch.zeros(1).expand(3), torch.zeros(3, dtype=torch.complex64).conj()]
+    )
+    def test_buffer_that_cannot_be_written(self, ctx, buffer):
+        model = net()
+        model.register_buffer("mean", buffer if odd(ctx) else buffer.clone())
+        error = pp.ArgumentError if odd(ctx) else pp.MismatchError
+        with pytest.raises(error, match="mean cannot be written: it is a view"):
+            pp.torch.DistributedOptimizer(sgd(model), ctx, model=model)
+
+    @pytest.mark.parametrize("groups", [False, True])
+    def test_parameters_that_share_memory(self, ctx, groups):
+        """With groups each would get memory of its own."""
+        base = torch.zeros(4)
+        parameters = [nn.Parameter(base[:3]), nn.Parameter(base[2:])]
+        inner = torch.optim.SGD(parameters, lr=1.0)
+        if groups:
+            message = "0 of group 0 and 1 of group 0 share memory, and PartialReduce"
+            with pytest.raises(pp.ArgumentError, match=message):
+                pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(2))
+            return
+        with pp.torch.DistributedOptimizer(inner, ctx, Synchronous()) as opt:
+            sum(p.sum() for p in parameters).backward()
+            opt.step()
+        assert base.tolist() == [-1.0, -1.0, -2.0, -1.0]
 
     def test_ctx(self, comm):
         with pytest.raises(pp.ArgumentError, match="ctx must be"):

@@ -55,6 +55,46 @@ def path(comm, tmp_path):
     return comm.bcast(tmp_path) / "checkpoint.pt"
 
 
+@pytest.mark.parametrize("others", ["none", "another", "more"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5),
+        lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
+    ],
+)
+@pytest.mark.parametrize("method", [Synchronous(), PartialReduce(2)], ids=["mean", "groups"])
+def test_the_state_of_an_optimizer_becomes_that_of_rank_0(comm, ctx, method, optimizer, others):
+    """As after a run with groups, or where rank 0 alone has loaded one."""
+    v, w = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    inner = optimizer([v, w])
+    has_some = comm.rank == 0 or others != "none"
+    if has_some:
+        ((1 + comm.rank) * v).sum().backward()
+    if others == "more" and comm.rank:
+        w.sum().backward()
+    if has_some:
+        inner.step()
+    inner.zero_grad()
+    opt = pp.torch.DistributedOptimizer(inner, ctx, method)
+
+    def bits() -> list[tuple[object, ...]]:
+        state = [sorted(inner.state[p].items()) for p in (v, w) if p in inner.state]
+        return [(k, str(x.dtype), x.tolist()) for values in state for k, x in values]
+
+    expected = optimizer([one := nn.Parameter(torch.zeros(3))])
+    one.sum().backward()
+    expected.step()
+    known = [(k, str(x.dtype), x.tolist()) for k, x in sorted(expected.state[one].items())]
+    assert bits() == known
+    (v.sum() + w.float().sum()).backward()
+    opt.step()
+    opt.finish()
+    with ctx.away():
+        told = comm.allgather((bits(), v.tolist(), w.tolist()))
+    assert all(theirs == told[0] for theirs in told)
+
+
 class Killed(Exception):
     pass
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pypartial as pp
 import pypartial.torch
@@ -19,12 +21,21 @@ pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2, 3)]
 
 
 @contextmanager
-def ended_by(error: type[BaseException], owner: Any, call: str) -> Iterator[None]:
-    """Have each call of a function raise, and expect the block to end by it."""
-    own = getattr(owner, call)
+def ended_by(
+    error: type[BaseException], owner: Any, call: str, *, behind: bool = False, at: int = 1
+) -> Iterator[None]:
+    """Have calls of a function raise, and expect the block to end by it.
 
-    def raises(*_: object) -> None:
-        raise error("this test ends it")
+    `behind`: they raise behind what they do. `at`: the first one that raises.
+    """
+    own, calls = getattr(owner, call), count(1)
+
+    def raises(*given: object) -> None:
+        is_due = next(calls) >= at
+        if behind or not is_due:
+            own(*given)
+        if is_due:
+            raise error("this test ends it")
 
     setattr(owner, call, raises)
     try:
@@ -90,19 +101,124 @@ def test_an_interrupted_step_is_applied_by_a_flush(comm, ctx, method):
     opt.finish()
 
 
-def test_a_repeated_step_is_unscaled_once(comm, ctx):
+@pytest.mark.parametrize("where", ["Start", "flags", "multiplied", "not multiplied"])
+@pytest.mark.parametrize("groups", [False, True])
+def test_a_repeated_step_is_unscaled_once(comm, ctx, groups, where):
     w = nn.Parameter(torch.zeros(3))
-    with pp.torch.DistributedOptimizer(sgd(w), ctx, Synchronous()) as opt:
+    method = PartialReduce(comm.size) if groups else Synchronous()
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, method) as opt:
+        gradients = opt._driver._gradients
+        owner, call = {
+            "Start": (gradients, "keep") if groups else (request_of(opt), "_pp_start"),
+            "flags": (gradients._flags, "write"),
+            "multiplied": (torch.Tensor, "mul_"),
+            "not multiplied": (torch.Tensor, "mul_"),
+        }[where]
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         for step in range(3):
             opt.zero_grad(set_to_none=False)
             scaler.scale(w.sum()).backward()
             if step:
-                with ended_by(pp.Error, request_of(opt), "_pp_start"):
+                with ended_by(pp.Error, owner, call, behind=where == "multiplied"):
                     scaler.step(opt)
             scaler.step(opt)
             scaler.update()
     assert w.tolist() == [-3.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("overlap", "call"), [(None, "_take_over"), (None, "settle"), (1, "_note_applied")]
+)
+@pytest.mark.parametrize("groups", [False, True])
+def test_a_gradient_is_applied_once_if_the_end_of_its_step_is_interrupted(
+    comm, ctx, groups, overlap, call
+):
+    """Gradients are made in place, where a repeated step cannot tell new ones from old ones."""
+    if groups and overlap:
+        pytest.skip("groups have no overlap")
+    w = nn.Parameter(torch.zeros(3))
+    method = PartialReduce(comm.size) if groups else Synchronous()
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, method, overlap=overlap) as opt:
+        for step in range(4):
+            opt.zero_grad(set_to_none=False)
+            w.sum().backward()
+            if step in (1, 3):
+                opt.step()
+                continue
+            at = 2 if call == "settle" else 1  # the first is in the optimizer's step: a defect
+            with ended_by(KeyboardInterrupt, opt._driver, call, behind=True, at=at):
+                opt.step()
+            with pytest.raises(pp.Error, match=r"was applied by the last step\(\)"):
+                opt.step()
+    assert w.tolist() == [-4.0] * 3
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_interrupt_of_the_optimizer_with_groups(comm, ctx, in_place, behind):
+    """If the optimizer has written the parameters, the gradient is not applied again."""
+    w = nn.Parameter(torch.zeros(3))
+    inner = sgd(w)
+    with pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(comm.size)) as opt:
+        for _ in range(3):
+            opt.zero_grad(set_to_none=not in_place)
+            w.sum().backward()
+            with ended_by(KeyboardInterrupt, inner, "step", behind=behind):
+                opt.step()
+            if behind:
+                with pytest.raises(pp.Error, match=r"was applied by the last step\(\)"):
+                    opt.step()
+            else:
+                opt.step()
+    assert w.tolist() == [-3.0] * 3
+
+
+def test_a_model_that_lacks_a_round_is_told_before_its_gradients(comm):
+    w = nn.Parameter(torch.zeros(3))
+    with pytest.raises(pp.Error, match="lacks round"), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(sgd(w), ctx, Synchronous())
+        w.sum().backward()
+        with ended_by(ValueError, opt._driver, "settle", behind=True):
+            opt.step()
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        opt.step()
+
+
+@pytest.mark.parametrize("overlap", [None, 1])
+def test_a_gradient_of_zeros_waits_for_no_step(comm, ctx, overlap):
+    """Wherever it lies: ``zero_grad(set_to_none=False)`` clears one that backward has made."""
+    w = nn.Parameter(torch.zeros(3))
+    with pp.torch.DistributedOptimizer(sgd(w), ctx, Synchronous(), overlap=overlap) as opt:
+        with opt.no_sync():
+            w.sum().backward()
+        with pytest.raises(pp.Error, match="waits for its step"):
+            opt.flush()
+        opt.zero_grad(set_to_none=False)
+        opt.flush()
+        w.sum().backward()
+        opt.step()
+    assert w.tolist() == [-1.0] * 3
+
+
+class _Watch(TorchDispatchMode):
+    """Sees all operations, as ``FlopCounterMode`` does; torch does not count all writes then."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("overlap", [None, 1])
+def test_gradients_that_are_set_to_zero_under_a_mode(comm, ctx, overlap):
+    w = nn.Parameter(torch.zeros(3))
+    inner = torch.optim.SGD([w], lr=1.0, foreach=True)
+    with pp.torch.DistributedOptimizer(inner, ctx, Synchronous(), overlap=overlap) as opt:
+        w.sum().backward()
+        opt.step()
+        with _Watch():
+            opt.zero_grad(set_to_none=False)
+        opt.step()
+    assert w.tolist() == [-1.0] * 3
 
 
 def test_a_gradient_is_applied_once_if_its_group_is_interrupted(comm, ctx):
