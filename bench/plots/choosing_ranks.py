@@ -146,25 +146,17 @@ def average(kind: Average | None, steps: int) -> dict[str, Any]:
     return seen
 
 
-def patience(value: float | str | None, away: bool, steps: int) -> dict[str, Any]:
+def patience(value: float | str | None, steps: int) -> dict[str, Any]:
     """Block one rank for a while; return the longest time that another one waited."""
     send, out = np.ones(ELEMENTS), np.empty(ELEMENTS)
     waits = []
-
-    def block(ctx: pp.Context) -> None:
-        if away:
-            with ctx.away():
-                time.sleep(BLOCKED_S)
-        else:
-            time.sleep(BLOCKED_S)
-
     setting: Any = value
     with pp.Context(comm, seed=SEED, patience=setting) as ctx:
         request = ctx.Allreduce_init(send, out, policy=pp.Majority())
         for step in range(steps):
             time.sleep(STEP_S)
             if step == steps // 2 and SLOW:
-                block(ctx)
+                time.sleep(BLOCKED_S)
             before = time.perf_counter()
             request.Start()
             request.Wait()
@@ -173,7 +165,6 @@ def patience(value: float | str | None, away: bool, steps: int) -> dict[str, Any
         request.Free()
     return {
         "patience": value,
-        "away": away,
         "longest_wait_s": max(comm.allgather(max(waits))[:-1]),
     }
 

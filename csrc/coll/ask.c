@@ -13,6 +13,7 @@ static void describe_activity(const pp_calls_t *calls, pp_rank_state_t *state)
         return;
     }
     state->activity = PP_COMPUTING;
+    state->call = calls->last;
     PP_FOR_EACH_HANDLE(calls->engine, handle)
         if (pp_handle_waits(handle) && state->activity == PP_COMPUTING) {
             state->activity = PP_WAITING;
@@ -55,12 +56,31 @@ static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
         snprintf(name, bytes, "%s of handle %u", calls[state->call], state->handle);
 }
 
+/* One rank is inside another collective call than the block that the other one has made as its call of that number. */
+static bool has_parted(const pp_rank_state_t *inside, const pp_rank_state_t *out)
+{
+    return inside->activity == PP_IN_CALL && inside->call != PP_CALL_EXIT && inside->call != PP_CALL_AWAY
+        && out->activity != PP_IN_CALL && out->call == PP_CALL_AWAY && out->calls == inside->calls + 1;
+}
+
+static void refuse_block(pp_calls_t *calls, int32_t in, const pp_rank_state_t *inside, int32_t out)
+{
+    char name[40];
+    name_call(inside, name, sizeof name);
+    pp_engine_fail(calls->engine, PP_ERR_MISMATCH, "rank %d is in %s, and rank %d has made a block `with ctx.away():` "
+                   "in its place: collective calls must be in the same order on all ranks", in, name, out);
+}
+
 /* Two ranks inside collective calls of one number are in the same call, or they will never come out. */
 static void compare_calls(pp_calls_t *calls, int32_t peer, const pp_rank_state_t *theirs)
 {
     pp_rank_state_t mine;
     char here[40], there[40];
     describe(calls, 0, &mine);
+    if (has_parted(&mine, theirs))
+        refuse_block(calls, calls->engine->rank, &mine, peer);
+    if (has_parted(theirs, &mine))
+        refuse_block(calls, peer, theirs, calls->engine->rank);
     if (mine.activity != PP_IN_CALL || theirs->activity != PP_IN_CALL || mine.calls != theirs->calls
         || mine.call == PP_CALL_EXIT || theirs->call == PP_CALL_EXIT
         || (mine.call == theirs->call && mine.handle == theirs->handle))

@@ -49,6 +49,7 @@ void pp_call_finish(pp_calls_t *calls, pp_status_t status)
 {
     calls->status = status;
     calls->finished = true;
+    calls->last = calls->kind;
     calls->team->in_call = false;
     pp_engine_call_ended(calls->engine);
 }

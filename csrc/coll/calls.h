@@ -42,6 +42,7 @@ typedef struct pp_calls {
     pp_team_t     *team;
     pp_engine_t   *engine;
     pp_call_kind_t kind;             /* of the call in progress; PP_CALL_NONE */
+    pp_call_kind_t last;             /* of the call that has ended last */
     pp_handle_t   *handle;           /* the call's handle, if it has one */
     bool           finished;         /* the engine has finished the call; pp_call_wait() has not collected it */
     pp_status_t    status;

@@ -641,7 +641,7 @@ typedef struct pp_rank_state {
                                   library with progress="caller") */
     int32_t  activity;         /* pp_activity_t */
     uint32_t handle;           /* what it waits on */
-    uint32_t call;             /* number of the collective call that it is in; 0: none */
+    uint32_t call;             /* pp_call_kind_t of the collective call that it is in, or has completed last; 0: none */
     uint64_t round;
     uint64_t calls;            /* collective calls that it has completed in this context */
     /* Of the handle asked about: */

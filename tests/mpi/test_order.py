@@ -68,6 +68,22 @@ def test_flush_meets_init(comm, lost):
             first.Flush()
 
 
+@pytest.mark.sizes(2, 3)
+def test_a_block_that_one_rank_makes_alone(comm, lost):
+    """The others flush meanwhile, and it waits for a round that they do not join any more."""
+    request = lost.Allreduce_init(np.ones(4), np.zeros(4))
+    last = comm.size - 1
+    blocks = rf"rank {last} has made a block `with ctx.away\(\):` in its place"
+    with pytest.raises(pp.MismatchError, match=rf"is in Flush of handle 1, and {blocks}: {ORDER}"):
+        if comm.rank != last:
+            request.Flush()
+        with lost.away():
+            pass
+        while True:
+            request.Start()
+            request.Wait()
+
+
 def test_handles_after_a_mismatch(comm, ctx):
     """A call that failed on all ranks leaves them alike: the next handle is the same everywhere."""
     with pytest.raises(pp.MismatchError, match="rank 0 has Free of the context, rank 1 has 3 el"):
