@@ -46,9 +46,9 @@ __all__ = ["Context"]
 SEED_LIMIT = 1 << 64
 
 _REMEDY = (
-    "To share memory, raise the limits on memory, address space and file size (ulimit -v, "
-    "ulimit -f) or change the containers' settings; to keep messages without this warning, pass "
-    "transport='mpi'"
+    "To share memory, raise the limits on memory, address space, file size and open files "
+    "(ulimit -v, ulimit -f, ulimit -n) or change the containers' settings; to keep messages "
+    "without this warning, pass transport='mpi'"
 )
 # What users of mpi4py look for, in lower case, and what there is instead.
 _ALLREDUCE, _PREDUCE = "Allreduce_init(sendbuf, recvbuf)", "Preduce_init(buf, groups)"
@@ -371,10 +371,10 @@ class Context(Collectives):
 
         Put it around blocking calls of the application's own: an allreduce of a metric, a barrier,
         a checkpoint. Inside, this rank has left all handles of the context, so that the rounds of
-        other ranks go on without it. The block is a collective call of the context: every rank
-        makes it, in the same order as its other collective calls. Entering and leaving do not
-        block, but that entering waits until contributions of this rank have come off their device.
-        An exception inside ends the block, and passes on.
+        ranks that have not come yet go on without it. The block is a collective call of the
+        context: every rank makes it, in the same order as its other collective calls. Entering and
+        leaving do not block, but that entering waits until contributions of this rank have come off
+        their device. An exception inside ends the block, and passes on.
 
         Calls inside are safe if all ranks of the context take part in them, and no rank comes out
         before all have begun them: ``Allreduce``, ``Allgather``, ``Barrier``. A ``Bcast``, a

@@ -350,8 +350,7 @@ def patience_table(trial: dict[str, Any]) -> str:
     for row in trial["patience"]:
         value = row["patience"]
         spelled = f'"{value}"' if isinstance(value, str) else str(value)
-        how = "`with ctx.away():`" if row["away"] else f"`patience={spelled}`"
-        lines.append([how, spell_us(1e6 * row["longest_wait_s"])])
+        lines.append([f"`patience={spelled}`", spell_us(1e6 * row["longest_wait_s"])])
     return table(head, lines)
 
 

@@ -205,10 +205,9 @@ def main() -> None:
         ),
         "patience": each(
             patience,
-            (None, False, steps // 2),
-            ("auto", False, steps // 2),
-            (0.2, False, steps // 2),
-            ("auto", True, steps // 2),
+            (None, steps // 2),
+            ("auto", steps // 2),
+            (0.2, steps // 2),
         ),
     }
     if comm.rank == 0:

@@ -91,13 +91,15 @@ void pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t p
     handle->engine->changed = true;
     if (team->left_by_patience++ > 0)
         return;
-    const char *doing = team->in_call                ? "was in a collective call that the others had completed"
+    const char *doing = team->in_call                ? "was in a collective call, or a block of ctx.away(), that another "
+                                                       "rank had left"
                       : pp_handle_elsewhere(handle)  ? "waited on another handle"
                                                      : "computed, or was in a call of the application's own";
     team->has_note = true;
     snprintf(team->patience_note, sizeof team->patience_note,
              "rank %d held up %s of handle %u for its patience of %.3g s, and then left it to the others: it %s. Put "
-             "`with ctx.away():` around blocking calls of your own to spare the other ranks that time",
+             "`with ctx.away():` around blocking calls of all ranks, with a Barrier at the end of the block if they are "
+             "over early on some, to spare the other ranks that time",
              handle->engine->rank, held, handle->id, (double)patience_ns * 1e-9, doing);
 }
 

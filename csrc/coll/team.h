@@ -58,7 +58,7 @@ struct pp_team {
     uint64_t    shared_rounds;       /* completed there; and those that this rank ran */
     uint64_t    shared_led;
 
-    char        patience_note[400];
+    char        patience_note[500];
 };
 
 /* ---- requests --------------------------------------------------------------------------------------- */

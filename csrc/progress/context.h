@@ -129,7 +129,7 @@ struct pp_ctx {
     bool            path_forced;     /* the application chose messages: there is nothing to tell it about that */
     bool            told_apart, told_refused;
     char            note[320];       /* the last text of pp_ctx_note() */
-    char            log_note[400];   /* that of pp_ctx_log_note() */
+    char            log_note[500];   /* that of pp_ctx_log_note() */
     struct pp_ctx  *next;            /* live.h */
 };
 

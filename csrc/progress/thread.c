@@ -3,6 +3,7 @@
 #include "staging.h"
 #include "wait_parts.h"
 
+#include <string.h>
 #include <sys/prctl.h>
 
 enum {
@@ -102,7 +103,8 @@ pp_status_t pp_thread_start(pp_ctx_t *ctx)
 {
     int error = pthread_create(&ctx->thread, NULL, progress, ctx);
     if (error)
-        return pp_fail(PP_ERR_INTERNAL, "cannot start the progress thread (pthread_create: error %d)", error);
+        return pp_fail(PP_ERR_STATE, "cannot start the progress thread: %s. Raise the limit on processes (ulimit -u, or "
+                       "the container's) or on address space (ulimit -v), or pass progress='caller'", strerror(error));
     ctx->has_thread = true;
     return PP_OK;
 }

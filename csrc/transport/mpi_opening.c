@@ -328,7 +328,7 @@ static void explain_apart(pp_mpi_t *mpi, int size, int error)
                  mpi->transport.rank, size, strerror(error));
     else
         snprintf(mpi->apart, sizeof mpi->apart, "not all of the %d ranks on the node of rank %d can open its memory; "
-                 "they may be in different containers", size, mpi->transport.rank);
+                 "they may be in different containers, or have no file descriptor left", size, mpi->transport.rank);
 }
 
 typedef struct resident {

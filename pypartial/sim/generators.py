@@ -136,8 +136,8 @@ def _is_number(text: str) -> bool:
 def _value(text: str, option: str, word: str, equals: str, value: str, takes: bool) -> int:
     if takes != bool(equals) or (takes and not _is_number(value)):
         raise ValueError(f"{text!r}: {option!r}: write {word}{'=4' if takes else ''}")
-    if word == "c-thres" and int(value) < 1:
-        raise ValueError(f"{text!r}: c-thres is at least 1")
+    if word in ("c-thres", "history") and int(value) < 1:
+        raise ValueError(f"{text!r}: {word} is at least 1")
     if word == "foresight" and int(value) > FORESIGHT_MOST:
         raise ValueError(f"{text!r}: foresight is at most {FORESIGHT_MOST}")
     return int(value or 0)

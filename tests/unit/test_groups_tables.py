@@ -181,6 +181,7 @@ def test_generators_in_text(text: str, plan: Plan) -> None:
         ("smart:3,inter-intra=1", "write inter-intra"),
         ("smart:3,c-thres", "write c-thres=4"),
         ("smart:3,c-thres=0", "c-thres is at least 1"),
+        ("controller:3,history=0", "history is at least 1"),
         ("smart:3,foresight=100001", "foresight is at most 100000"),
         ("smart:3,c-thres=x", "write c-thres=4"),
         ("static,reuse", "it has: none"),
