@@ -5,10 +5,14 @@ tests/unit/test_device_ahead.py has the cases that need a round to stand still.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support.device import Stream
 
 import pypartial as pp
 
@@ -26,6 +30,14 @@ def _marks_chunks():
         pytest.skip("rounds by messages have no chunks")
     if os.environ.get("PYPARTIAL_NODE_RANKS"):
         pytest.skip("among nodes a chunk of a node is not one of the result")
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """As much of CuPy as views need."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "standin"))
+    yield importlib.import_module("cupy")
+    sys.modules.pop("cupy")
 
 
 @pytest.fixture
@@ -86,6 +98,33 @@ def test_each_chunk_is_copied_when_it_is_finished(alone, array, stream, copies, 
     assert counts == [1, 1, *[1 if in_place else -(-COUNT * 8 // CHUNK)] * 4]
     assert alone.stats().staged_bytes == 6 * 2 * COUNT * 8
     request.Free()
+
+
+def test_no_chunk_goes_early_to_where_a_view_is_read(alone, array, stream, copies, cupy):
+    send, out, slow, other = array(COUNT, "i8"), array(COUNT, "i8"), Stream(), Stream()
+    request, kept = alone.Allreduce_init(send, out), array(COUNT, "i8")
+    for step in range(6):
+        send.put(ORDER + step)
+        request.Start()
+        stream.wait()
+        view = request.View(stream=slow)
+        slow.wait()  # the ring is not read any more
+        slow.hold(True)
+        kept.copy_from(view.data.ptr, slow)
+        send.put(-ORDER)
+        request.Start()
+        stream.wait()
+        copies()
+        request.Wait(stream=other)
+        assert copies() == 1  # of the whole, behind what reads the view
+        slow.hold(False)
+        slow.wait()
+        other.wait()
+        assert (kept.get() == ORDER + step).all()
+        assert (out.get() == -ORDER).all()
+    request.Free()
+    slow.close()
+    other.close()
 
 
 @pytest.mark.parametrize("counts", [(COUNT - 5, 5), (0, 7, 200_000, 1, COUNT - 200_008)])

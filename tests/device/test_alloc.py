@@ -459,6 +459,62 @@ def test_starts_after_waits_that_timed_out(comm, alloc, array, stream, path, hel
         other.close()
 
 
+def test_a_capture_that_begins_before_a_wait_times_out(comm, alloc, array, stream, stand_in):
+    """Nothing is queued on its stream, and the result is still to be had."""
+    other = Stream()
+    with pp.Context(comm, progress="caller") as ctx:
+        send, out = alloc(COUNT, of=ctx), array(COUNT, "i8")
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="staged")
+        send.put(1)
+        send.settle()
+        stream.hold(True)
+        request.Start(stream=stream)
+        stand_in.fake_hold_calls(b"cuEventQuery", True)
+
+        def begin():
+            soon(lambda: stand_in.fake_held_calls(b"cuEventQuery"))  # Wait has asked before
+            time.sleep(0.2)
+            other.capture(True)
+            stand_in.fake_hold_calls(b"cuEventQuery", False)
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        with pytest.raises(pp.ArgumentError, match="is being captured into a graph"):
+            request.Wait(timeout=0.05, stream=other)
+        thread.join()
+        other.capture(False)
+        stream.hold(False)
+        request.Wait(stream=other)
+        other.wait()
+        assert (out.get() == comm.size).all()
+        request.Free()
+    other.close()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_of_two_buffers_is_an_array(comm, ctx, alloc, array, stream, first):
+    """What is queued behind a Wait in vain, on its stream, comes after the copy."""
+    lent, other, outs = alloc(COUNT), array(3, "i8"), [array(COUNT, "i8"), array(3, "i8")]
+    sends, second = [lent, other], Stream()
+    if not first:
+        sends, outs = sends[::-1], outs[::-1]
+    request = ctx.Allreduce_init(sends, outs, policy=pp.Full(), device_path="staged")
+    for send in sends:
+        send.put(1)
+    stream.wait()
+    stream.hold(True)
+    request.Start(stream=stream)
+    with pytest.raises(pp.TimeoutError):
+        request.Wait(timeout=0, stream=second)
+    lent.put(-999, second)
+    time.sleep(0.05)  # without order it is there by now
+    stream.hold(False)
+    request.Wait(stream=second)
+    assert all((out.get(second) == comm.size).all() for out in outs)
+    request.Free()
+    second.close()
+
+
 def let_go(stand_in, stream):
     """Let a stream go when a call waits for it."""
     try:
@@ -536,6 +592,24 @@ def test_an_array_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_
     # The library goes on to know it as an array of its own: memory of others must not be there.
     others = [array(COUNT, "i8") for _ in range(20)]
     assert not kept or address not in [one.address for one in others]
+
+
+def test_an_array_that_is_closed_at_the_second_try(comm, ctx, array, stand_in, needs_ipc):
+    """The end of Free, or the next one, tries again; its maker keeps it until then."""
+    if comm.size == 1:
+        pytest.skip("a rank alone maps no memory of others")
+    before = stand_in.fake_live(b"memory"), stand_in.fake_live(b"mappings")
+    send, out = ctx.alloc(COUNT, "i8", device=0), array(COUNT, "i8")
+    other = ctx.Allreduce_init(None, out, policy=pp.Full(), device_path="staged")
+    request = opened(ctx, send, out, policy=pp.Full())
+    if comm.rank == 0:  # of each rank it closes what the handle had made, and the array
+        stand_in.fake_fail(b"cuIpcCloseMemHandle", 2, 999)
+    request.Free()
+    del request, send
+    gc.collect()
+    other.Free()
+    soon(lambda: stand_in.fake_live(b"mappings") == before[1])
+    soon(lambda: stand_in.fake_live(b"memory") == before[0] + 1)
 
 
 @pytest.mark.parametrize("nth", [1, 2])

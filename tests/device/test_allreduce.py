@@ -297,8 +297,12 @@ def test_a_loop_does_not_wake_the_progress_thread(comm, ctx, array, stream, stan
     request.Free()
 
 
-def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream):
-    """It came back at once from each Start; when it does not, its progress thread looks soon."""
+@pytest.mark.parametrize("held", [False, True])
+def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream, held):
+    """It came back at once from each Start; when it does not, its progress thread looks soon.
+
+    And again and again, if the device is not there at the first look.
+    """
     if comm.size == 1:
         pytest.skip("no other rank waits for this one")
     send, out = array(4), array(4)
@@ -311,8 +315,15 @@ def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream):
             send.put(np.full(4, turn))
             if away and comm.rank == 0:
                 time.sleep(turn / AWAY_EVERY * 2e-3)  # up to 24 ms: the thread sleeps for longest
+            if away and comm.rank == 0 and held:
+                stream.wait()
+                stream.hold(True)
             began = time.monotonic()
             request.Start()
+            if away and comm.rank == 0 and held:
+                time.sleep(0.01)
+                began = time.monotonic()
+                stream.hold(False)
             if away and comm.rank == 0:
                 comm.Barrier()  # the others are there when they have this rank's part
             request.Wait()
@@ -445,6 +456,50 @@ def test_ranks_whose_copies_are_on_their_way_do_not_hurry_others(comm, array, st
         request.Wait(status)
         assert status.active >= 2
         assert status.cause is pp.Cause.POLICY
+        request.Flush()
+        request.Free()
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_deadline_that_passes_while_a_copy_is_on_its_way(comm, array, stream, transport):
+    """The round is activated when the copy has come off."""
+    send, out, status = array(4), array(4), pp.Status()
+    send.put(1)
+    stream.wait()
+    with pp.Context(comm, seed=7, transport=transport, patience=None) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Quorum(comm.size, deadline=0.05))
+        if comm.rank == 0:
+            stream.hold(True)
+            request.Start()
+            timer = threading.Timer(0.3, stream.hold, [False])
+            timer.start()
+            request.Wait(status, timeout=20)
+            timer.join()
+            assert status.cause is pp.Cause.DEADLINE
+        comm.Barrier()
+        request.Flush()
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+def test_patience_is_that_of_a_device_that_was_fast(comm, array, stream, transport):
+    """Without `patience=` a rank may take some times as long as it usually did."""
+    send, out, status = array(4), array(4), pp.Status()
+    with pp.Context(comm, seed=7, transport=transport) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Quorum(2))
+        for _ in range(8):
+            send.put(1)
+            request.Start()
+            request.Wait()
+            comm.Barrier()
+        stream.wait()
+        stream.hold(comm.rank > 0)
+        request.Start()
+        if comm.rank == 0:
+            request.Wait(status, timeout=20)  # where nothing is known it is 30
+            assert status.active == 1
+        comm.Barrier()
+        stream.hold(False)
         request.Flush()
         request.Free()
 

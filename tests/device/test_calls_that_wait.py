@@ -28,6 +28,7 @@ pytestmark = pytest.mark.mpi
 COUNT, SMALL, LARGE = 3000, 8, 1 << 20
 LIMIT_S = 20.0
 MOMENT_S = 0.9  # for which the end of a context waits for its peers, and a bit less
+NO_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
 
 
@@ -497,6 +498,49 @@ def test_a_handle_of_memory_that_is_still_registered(ctx, array, stand_in, caplo
     assert not caplog.records
     stand_in.fake_hold_calls(b"cuMemHostUnregister", False)
     second.Free()
+
+
+@pytest.mark.parametrize(
+    ("allocate", "free", "path"),
+    [(b"cuMemHostAlloc", b"cuMemFreeHost", STAGED), (b"cuMemAlloc", b"cuMemFree", IPC)],
+)
+def test_memory_that_is_about_to_be_given_back(ctx, array, stand_in, allocate, free, path, request):
+    """The driver has no more until then, and is asked again."""
+    if path is IPC:
+        request.getfixturevalue("needs_ipc")
+    first = made(ctx, array, "Allreduce_init", path)
+    make = maker(ctx, array, "Allreduce_init", path)
+    stand_in.fake_hold_calls(free, True)
+    first.Free()
+    soon(lambda: stand_in.fake_held_calls(free))
+    stand_in.fake_fail(allocate, 1, NO_MEMORY)
+    timer = threading.Timer(0.2, stand_in.fake_hold_calls, [free, False])
+    timer.start()
+    second = make()
+    timer.join()
+    assert second.device_path == path["device_path"]
+    assert stand_in.fake_failed() == allocate
+    second.Free()
+
+
+def mapped():
+    """Return where memory of the node is mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[0] for line in lines if "/memfd:pypartial-node" in line}
+
+
+@pytest.mark.usefixtures("needs_ipc")  # messages register no memory of the node
+def test_memory_that_is_still_registered_stays_mapped(comm, array, stand_in):
+    """Also behind the end of the context: the device may still be told to go there."""
+    with pp.Context(comm) as ctx:
+        first = made(ctx, array, "Allreduce_init", STAGED)
+        once(first, array(1))
+        stand_in.fake_hold_calls(b"cuMemHostUnregister", True)
+        first.Free()
+        before = mapped()
+    assert before
+    assert mapped() == before
+    stand_in.fake_hold_calls(b"cuMemHostUnregister", False)
 
 
 def test_a_rank_that_closes_late(comm, ctx, array, stand_in):

@@ -146,6 +146,33 @@ def let_go_when_it_waits(stand_in, stream, waited):
     stream.hold(False)
 
 
+def test_a_start_that_has_queued_one_of_two_copies(comm, ctx, array, stream, stand_in):
+    """The part that it goes to is not used again before it is over."""
+    sends, outs = [[array(COUNT, "i8") for _ in range(2)] for _ in range(2)]
+    request, other = ctx.Allreduce_init(sends, outs, policy=pp.Full()), Stream()
+    stream.hold(comm.rank == 0)
+    if comm.rank == 0:
+        stand_in.fake_fail(b"cuMemcpyAsync", 2, 999)
+        with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+            request.Start(stream=stream)
+    for send in sends:
+        send.put(2, other)
+    if comm.rank == 0:
+        request.Start(stream=other)
+        for send in sends:
+            send.put(99, other)
+        other.wait()
+        stream.hold(False)
+        stream.wait()
+    comm.Barrier()
+    if comm.rank > 0:
+        request.Start(stream=other)
+    request.Wait(stream=other)
+    assert all((out.get(other) == 2 * comm.size).all() for out in outs)
+    request.Free()
+    other.close()
+
+
 @pytest.mark.parametrize("count", [4, COUNT], ids=["bounce buffer", "in place"])
 def test_a_start_whose_stream_is_refused_has_queued_nothing(comm, ctx, array, stand_in, count):
     """As if the application had destroyed it: no call takes it, and no memory waits for a copy."""

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("needs_ipc")]
 STEPS = 20
 COUNT = 1003
 NOT_SUPPORTED = 801
+CAPTURE_IMPLICIT = 906
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='ipc' is not possible"
 
@@ -471,6 +472,74 @@ def test_the_stream_of_a_view_is_captured_at_the_next_call(comm, ctx, array, cup
     request.Free()
     captured.close()
     other.close()
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_capture_that_begins_between_two_questions(comm, ctx, array, cupy, stand_in):
+    """Whichever of a Wait's questions is answered so, its result is still to be had."""
+    send, out, stream, other = array(COUNT, "i8"), array(COUNT, "i8"), Stream(), Stream()
+    request = opened(ctx, send, out, policy=pp.Solo(), deliver="each")
+    send.put(1)
+    for _ in range(2 if comm.rank == 0 else 0):
+        request.Start()
+        request.Wait()
+    comm.Barrier()
+    if comm.rank == 1:
+        request.Start()
+        assert request.View(stream=stream).data.ptr != out.address
+        for nth in range(1, 20):
+            stand_in.fake_fail(b"cuStreamIsCapturing", nth, CAPTURE_IMPLICIT)
+            try:
+                request.Wait(stream=other)
+            except pp.ArgumentError:
+                continue
+            break
+        stand_in.fake_fail(b"cuStreamIsCapturing", 0, 0)
+        assert 3 < nth < 19  # of the view's stream and of this one, and of the view's once more
+        other.wait()
+        assert (out.get() == 1).all()
+    comm.Barrier()
+    for _ in request.Drain():
+        pass
+    request.Free()
+    stream.close()
+    other.close()
+
+
+@pytest.mark.parametrize("path", ["ipc", "staged"])
+def test_more_gives_no_more_than_eight_results_on_their_way(comm, array, stand_in, path):
+    if comm.size == 1:
+        pytest.skip("a rank alone is given each round at once")
+    send, out, slow, status = array(COUNT, "i8"), array(COUNT, "i8"), Stream(), pp.Status()
+    with pp.Context(comm, window=16) as ctx:
+        request = ctx.Allreduce_init(
+            send, out, policy=pp.Solo(), deliver="each", max_lag=12, device_path=path
+        )
+        assert request.device_path == path
+        send.put(1)
+        for _ in range(12 if comm.rank == 0 else 0):
+            request.Start()
+            request.Wait()
+            send.settle()
+        comm.Barrier()
+        if comm.rank == 1:
+            slow.hold(True)
+            request.Start()
+            request.Wait(status, stream=slow)
+            given = 1
+            while request.More(status, stream=slow):
+                given += 1
+            assert (given, status.round) == (8, 7)
+            slow.hold(False)
+            slow.wait()
+            while request.More(status, stream=slow):
+                slow.wait()
+            assert status.round == 11
+        comm.Barrier()
+        for _ in request.Drain():
+            pass
+        request.Free()
+    slow.close()
 
 
 def test_there_is_no_view_in_place_on_the_default_stream_of_a_thread(comm, ctx, array, cupy):

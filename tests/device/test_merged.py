@@ -209,14 +209,24 @@ def test_results_leave_the_ring_one_by_one(comm, merging, array):
 @pytest.mark.sizes(2, 3)
 @pytest.mark.parametrize("at_once", [False, True], ids=["waits", "at-once"])
 def test_free_does_not_wait_for_rounds_that_are_merged(merging, stand_in, at_once):
-    """The device merges them afterwards; nothing is left then, whatever the driver waits for."""
-    this = merging[1]
+    """The device merges them afterwards; nothing is left then, whatever the driver waits for.
+
+    And no thread looks for them any more.
+    """
+    ctx, this = merging
     stand_in.fake_free_at_once(at_once)
     this.hold(True)
     with devices_that_stay(stand_in):
         this.miss()
         this.request.Free()
     this.hold(False)
+
+    def is_idle():
+        sleeps = ctx.stats().sleeps
+        time.sleep(0.3)
+        return ctx.stats().sleeps - sleeps < 50
+
+    soon(is_idle)
 
 
 @pytest.mark.sizes(2, 3)

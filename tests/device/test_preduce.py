@@ -531,6 +531,10 @@ def test_a_flush_after_an_interrupted_one_copies_anew(
     stream.hold(False)
     request.Flush(status)
     assert model.get().tolist() == [(comm.size - 1) / 2] * 4
+    comm.Barrier()
+    sleeps = ctx.stats().sleeps
+    time.sleep(0.3)
+    assert ctx.stats().sleeps - sleeps < 50  # the first one's copy is not looked for any more
     assert request.Free() == 0
 
 

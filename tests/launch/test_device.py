@@ -262,6 +262,45 @@ def test_a_result_that_does_not_get_to_its_device(kind, path, progress, env):
         assert any(line.startswith(f"raised: {error}") for line in run.lines(rank)), run.explain()
 
 
+NOT_KNOWN = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/support/standin"]
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(1000, "i8", stream), Array(1000, "i8", stream)
+ctx = pp.Context(comm, progress=sys.argv[3])
+request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path=sys.argv[2])
+request.Start()
+request.View(stream=stream)
+comm.Barrier()
+if comm.rank == 1:
+    driver().fake_fail(b"cuEventRecord", 1, 719)  # the next is that behind what reads the view
+try:
+    request.Start()
+    request.Wait(timeout=20)
+except pp.Error as error:
+    print("raised:", type(error).__name__, error, flush=True)
+comm.Barrier()  # nobody ends before all have raised
+"""
+
+
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+@pytest.mark.parametrize("path", ["staged", "ipc"])
+def test_a_view_of_which_nobody_knows_how_long_it_is_read(path, progress, env):
+    """The rank says why, and no rank waits for ever."""
+    if path == "ipc" and "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    command = python("-m", "mpi4py", "-c", NOT_KNOWN, str(ROOT), path, progress)
+    run = mpirun(3, command, timeout_s=60, env=env)
+    why = "it is not known how long a result is read: CUDA reports an error: cuEventRecord failed"
+    for rank in range(3):
+        error = "Error" if rank == 1 else "PeerFailedError rank 1 gave the context up:"
+        told = [line for line in run.lines(rank) if line.startswith("raised: ")]
+        assert told and told[0].startswith(f"raised: {error} handle 1: {why}"), run.explain()
+
+
 NOT_MERGED = """
 import sys
 sys.path.insert(0, sys.argv[1])

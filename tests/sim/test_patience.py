@@ -138,6 +138,32 @@ def test_polling_does_not_restart_the_clock(memory):
     assert after < 3 * MS
 
 
+@WAYS
+def test_a_new_handle_is_as_patient_as_the_others(memory):
+    """Where patience is automatic, and a rank knows how long it usually computes."""
+    seen = []
+
+    def program(world, rank):
+        options = Options(count=SIZE, policy=Quorum(2))
+        usual = yield ("init", options)
+        for _ in range(5):
+            yield 100 * MS
+            yield from once(usual, rank)
+        handle = yield ("init", options)
+        begun = world.now
+        if rank > 0:
+            yield 20_000 * MS
+        else:
+            result = yield from once(handle, rank)
+            seen.append((result.cause, (world.now - begun) // (5000 * MS)))
+        yield from flushed(handle)
+        yield ("free", handle)
+        yield from finish(usual)
+
+    run(program, memory=memory, patience=-1)
+    assert seen == [("departed", 0)]  # after a second; where nothing is known it is 30
+
+
 @pytest.mark.parametrize("memory", [(), (300, 1000), (300, 1000, 4)])
 def test_each_rank_that_a_draw_comes_to_has_its_own_patience(memory):
     """One after the other, although all were told long before that somebody waits."""
@@ -399,6 +425,33 @@ def test_after_a_timeout_a_start_adds_to_what_is_pending(memory):
     result = seen[0]
     assert (result.round, result.cause) == (0, "policy")
     assert result.contributions == len(result.contributors) + 1
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("policy", "patience", "cause"),
+    [(Majority(deadline=5e-3), None, "deadline"), (Quorum(2), 5 * MS, "departed")],
+)
+def test_starts_after_timeouts_restart_no_clock(memory, policy, patience, cause):
+    """A rank that waits for a millisecond each time waits as long as one that waits once."""
+    seen = []
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE, policy=policy))
+        begun, result = world.now, None
+        while rank == 0 and result is None:
+            name(handle, rank)
+            yield ("start", handle)
+            result = yield ("wait_for", handle, MS)
+            if result is None:
+                yield ("timed_out", handle)
+            else:
+                seen.append((result.round, result.cause, (world.now - begun) // (8 * MS)))
+        yield ("at", begun + 50 * MS)
+        yield from finish(handle)
+
+    run(program, memory=memory, patience=patience, seed=seed_that_draws(SIZE - 1))
+    assert seen == [(0, cause, 0)]
 
 
 @WAYS
