@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..methods import EagerSGD, Method, Synchronous
+from .accelerator import as_torch
 from .foreach import copy_each
 from .layout import Layout
 
@@ -25,7 +26,7 @@ def check_apart(layout: Layout, method: Method) -> None:
     given = [
         (p.data_ptr(), p.data_ptr() + p.nbytes, place.name)
         for place in layout.places
-        if (p := place.parameter).is_contiguous() and p.nbytes > 0
+        if (p := place.parameter).nbytes > 0 and _becomes_view(p, as_torch(layout.dtype))
     ]
     given.sort()
     for (_, end, name), (start, _, other) in pairwise(given):
@@ -34,6 +35,10 @@ def check_apart(layout: Layout, method: Method) -> None:
                 f"parameters {name} and {other} share memory, and {method!r} gives each parameter "
                 "memory of its own: tie them by one nn.Parameter in both places"
             )
+
+
+def _becomes_view(p: torch.Tensor, dtype: torch.dtype) -> bool:
+    return p.dtype == dtype and p.is_contiguous()
 
 
 class FlatParameters:
@@ -64,7 +69,7 @@ class FlatParameters:
         views = layout.views(layout.home.view(vector))
         for p, view in zip(layout.parameters, views, strict=True):
             view.copy_(p)
-            if p.dtype == view.dtype and p.is_contiguous():
+            if _becomes_view(p, view.dtype):
                 p.data = view
                 self.views.append(p)
             else:

@@ -129,7 +129,7 @@ def gradient_type(parameter: torch.Tensor) -> torch.dtype:
 def is_a_reading(tensor: torch.Tensor) -> bool:
     """Whether a tensor only shows other elements: repeated, conjugated or negated."""
     repeats = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    return repeats or tensor.is_conj() or tensor.is_neg()
+    return (repeats and tensor.numel() > 0) or tensor.is_conj() or tensor.is_neg()
 
 
 def as_parameter(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:

@@ -53,7 +53,8 @@ class DistributedOptimizer:
     the slow ranks' gradients. These are in a later round.
 
     Making it is collective and blocking. Parameters, buffers and the state of `optimizer` become
-    those of rank 0.
+    those of rank 0; not a state of other values than numbers and tensors, as an optimizer of your
+    own may have.
 
     Parameters
     ----------
@@ -266,7 +267,7 @@ class DistributedOptimizer:
             others = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
             buffers = list(model.named_buffers())
         for name, p in self._parameters:
-            if p.grad is not None and not p.requires_grad:
+            if p.grad is not None and not p.requires_grad and bool(p.grad.any()):
                 raise ArgumentError(
                     f"parameter {name} is frozen and has a gradient, which the optimizer of each "
                     "rank would apply by itself: set its grad to None"
@@ -400,11 +401,11 @@ class DistributedOptimizer:
         versions = self._versions()
         try:
             self.optimizer.step()
+            self._driver.settle()  # whatever raises from here on
         except BaseException:
             if self._versions() != versions:  # it has applied the gradients, or a part of them
                 self._driver.settle()
             raise
-        self._driver.settle()  # whatever raises from here on
         if self.scheduler is not None and not is_over(self.scheduler):
             self.scheduler.step()
 
@@ -436,7 +437,7 @@ class DistributedOptimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, as ``zero_grad`` of the wrapped optimizer. Local."""
         self.optimizer.zero_grad(set_to_none)
-        if not set_to_none:
+        if not set_to_none and not self._has_finished:
             self._driver.note_written()
 
     @contextmanager

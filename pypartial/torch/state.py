@@ -10,6 +10,7 @@ import torch
 
 from ..methods.meeting import Meeting
 from .agreement import allocated
+from .layout import is_a_reading
 from .replicas import optimizer_tensors
 from .tensors import copy, digest
 
@@ -36,11 +37,14 @@ class _Form(NamedTuple):
 def copy_state(meeting: Meeting, optimizer: torch.optim.Optimizer, rank: int) -> None:
     """Give all ranks the state of rank 0's optimizer. Collective, blocking.
 
-    Nothing is copied if all ranks have the same, as those of new optimizers have: none.
+    Nothing is copied if all ranks have the same, as those of new optimizers have: none. Nor if a
+    rank has a state of another kind than torch's optimizers, as `_plain_state` says.
     """
     parameters = _parameters(optimizer)
-    state: State = {i: optimizer.state[p] for i, p in enumerate(parameters) if p in optimizer.state}
-    digests = meeting.gather(_digests(state))
+    state = _plain_state(optimizer, parameters)
+    digests = meeting.gather(None if state is None else _digests(state))
+    if state is None or any(theirs is None for theirs in digests):
+        return
     if all(theirs == digests[0] for theirs in digests):
         return
     forms = meeting.gather(_forms(state) if rank == 0 else None)[0]
@@ -48,10 +52,40 @@ def copy_state(meeting: Meeting, optimizer: torch.optim.Optimizer, rank: int) ->
         meeting.gather, lambda: state if rank == 0 else _made(forms, parameters)
     )
     copy(meeting, [value for _, _, value in _items(made) if isinstance(value, torch.Tensor)])
-    if rank:
-        optimizer.state.clear()
-        for i, values in made.items():
-            optimizer.state[parameters[i]] = values
+    for i, p in enumerate(parameters if rank else []):
+        optimizer.state.pop(p, None)
+        if i in made:
+            optimizer.state[p] = made[i]
+
+
+def _plain_state(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+) -> State | None:
+    """Return the state of the parameters; None if it cannot be copied value by value.
+
+    It can if the values are numbers, texts, None, and tensors of which each has memory of its own,
+    in host memory or where the parameter is.
+    """
+    state: State = {}
+    for i, p in enumerate(parameters):
+        if p not in optimizer.state:
+            continue
+        values = optimizer.state[p]
+        if type(values) is not dict or not all(type(key) is str for key in values):
+            return None
+        if not all(_is_plain(value, p) for value in values.values()):
+            return None
+        state[i] = values
+    tensors = [value for _, _, value in _items(state) if isinstance(value, torch.Tensor)]
+    storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+    return state if len(storages) == len(tensors) else None
+
+
+def _is_plain(value: Any, parameter: torch.Tensor) -> bool:
+    if type(value) is not torch.Tensor:
+        return value is None or type(value) in (bool, int, float, str)
+    is_here = value.device.type == "cpu" or value.device == parameter.device
+    return is_here and value.layout == torch.strided and not is_a_reading(value)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

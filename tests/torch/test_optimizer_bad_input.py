@@ -139,6 +139,21 @@ class TestOfOneRank:
             opt.step()
         assert base.tolist() == [-1.0, -1.0, -2.0, -1.0]
 
+    def test_what_is_like_it_and_is_no_harm(self, comm, ctx):
+        """Frozen with zeros, expanded without elements, shared where groups copy parameters."""
+        base = torch.zeros(3, dtype=torch.bfloat16)
+        pair = [nn.Parameter(base), nn.Parameter(base)]
+        frozen, empty = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(1, 0).expand(3, 0))
+        frozen.grad = torch.zeros(2)
+        frozen.requires_grad_(False)
+        inner = torch.optim.SGD([*pair, frozen, empty], lr=1.0)
+        opt = pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(2))
+        sum(p.sum() for p in pair).backward()
+        opt.step()
+        opt.finish()
+        opt.zero_grad(set_to_none=False)
+        assert base.tolist() == [-2.0] * 3
+
     def test_ctx(self, comm):
         with pytest.raises(pp.ArgumentError, match="ctx must be"):
             pp.torch.DistributedOptimizer(sgd(net()), comm)

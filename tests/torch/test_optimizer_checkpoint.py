@@ -95,6 +95,52 @@ def test_the_state_of_an_optimizer_becomes_that_of_rank_0(comm, ctx, method, opt
     assert all(theirs == told[0] for theirs in told)
 
 
+def _numbers(inner, v, w, rank):
+    inner.state[v]["seen"] = torch.zeros(2)
+    inner.state["calls"] = 3  # of no parameter: stays
+
+
+def _nested(inner, v, w, rank):
+    inner.state[v]["seen"] = [torch.full((2,), float(rank))]
+
+
+def _shared(inner, v, w, rank):
+    inner.state[v]["seen"] = inner.state[w]["seen"] = torch.full((2,), float(rank))
+
+
+def _local(inner, v, w, rank):
+    inner.state[v]["seen"] = lambda: rank
+
+
+def _mixed(inner, v, w, rank):
+    inner.state[v]["seen"] = inner.state[v][0] = torch.full((2,), float(rank))
+
+
+def _expanded(inner, v, w, rank):
+    inner.state[v]["seen"] = torch.full((1,), float(rank)).expand(2)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("fill", [_numbers, _nested, _shared, _local, _mixed, _expanded])
+def test_a_state_of_another_kind_stays_each_ranks_own(comm, ctx, fill, everywhere):
+    """It is not known how to copy it; nor is it that of the last rank alone, where that has it."""
+    v, w = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    inner = torch.optim.SGD([v, w], lr=1.0)
+    if everywhere or comm.rank == comm.size - 1:
+        fill(inner, v, w, comm.rank)
+    mine = {key: dict(inner.state[key]) for key in (v, w) if key in inner.state}
+    with pp.torch.DistributedOptimizer(inner, ctx, Synchronous()) as opt:
+        if fill is _numbers:
+            assert everywhere == (v in inner.state)
+            assert ("calls" in inner.state) == (everywhere or comm.rank == comm.size - 1)
+            inner.state.clear()
+        else:
+            assert all(inner.state[p][k] is x for p in mine for k, x in mine[p].items())
+        (v.sum() + w.sum()).backward()
+        opt.step()
+    assert (v.tolist(), w.tolist()) == ([-1.0] * 3, [-1.0] * 2)
+
+
 class Killed(Exception):
     pass
 
