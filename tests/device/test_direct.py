@@ -416,6 +416,7 @@ def test_free_does_not_wait_for_the_operations_of_rounds(comm, array, stand_in):
         of_rounds, before = stand_in.fake_newest_stream(), stand_in.fake_calls(b"cuLaunchKernel")
         stand_in.fake_hold(of_rounds, comm.rank == 0)
         send.put(1)
+        comm.Barrier()  # else the round may be over before its kernels are counted
         if comm.rank == 1:
             request.Start()
             if comm.size == 2:  # of more, rank 0 may have to send what it has reduced
