@@ -380,7 +380,7 @@ typedef struct pp_result {
 
 /* Local.  Copies the send pieces, adds them to what is pending, and triggers the round if this rank may.  A round may
    read send pieces in memory from pp_ctx_alloc() in place, until the end of the Wait.  PP_OK or PP_NOTE.
-   PP_ERR_STATE: the last request was not collected (unless pp_timed_out() was called), or in a collective call. */
+   PP_ERR_STATE: the last request was not collected (but for pp_timed_out()), or a collective call is in progress. */
 pp_status_t pp_start(pp_handle_t *coll);
 
 /* Blocking: collects the request.  PP_OK: the result is in the `recv` pieces, and *result is filled (`result` may be

@@ -47,7 +47,7 @@ static void look_after_failure(pp_ctx_t *ctx)
 }
 
 /* What is left to do at the end of a call that has to do with time, devices or failures. */
-static void leave_in_order(pp_ctx_t *ctx)
+static void before_unlock(pp_ctx_t *ctx)
 {
     /* A thread that attends does so when it leaves, unless it sleeps. */
     if (ctx->team.timed && (!atomic_load(&ctx->attended) || ctx->caller_until_ns > 0))
@@ -59,7 +59,7 @@ static void leave_in_order(pp_ctx_t *ctx)
 void pp_unlock(pp_ctx_t *ctx)
 {
     if ((ctx->team.timed || ctx->engine.error || ctx->has_devices) && !ctx->freed)
-        leave_in_order(ctx);
+        before_unlock(ctx);
     ctx->inside--;
     pthread_mutex_unlock(&ctx->lock);
 }

@@ -90,8 +90,8 @@ class CommonWorker(Worker):
     def _advance(self, update: Update, is_given: bool) -> int:
         """Make a step with what is in `gradient`; return how often `update` was called.
 
-        It calls `_count` when the step can no longer be repeated. `is_given`: whether the caller
-        has a gradient. If not, it is zero.
+        It calls `_count`; where models count by their steps, when the step can no longer be
+        repeated. `is_given`: whether the caller has a gradient. If not, it is zero.
         """
 
     @abstractmethod

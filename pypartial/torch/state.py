@@ -1,4 +1,4 @@
-"""The state of an optimizer of torch, for averages over the ranks."""
+"""The state of an optimizer of torch: copied from rank 0, and averaged over the ranks."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ static void make_room(pp_allreduce_t *coll)
 {
     const pp_combine_t *combine = coll->on_board;
     const uint64_t      ahead = coll->completed + 2;
-    /* What was said last is no newer than what is needed now, and mostly it tells. */
+    /* What was said last is no newer than what is needed now, so if it leaves room, there is some. */
     if (!pp_combine_keeps_all(coll) || !pp_board_may_be_full(&combine->board, combine->absorbed, ahead)
         || !pp_board_may_be_full(&combine->board, pp_say_absorbed(coll), ahead))
         return;
