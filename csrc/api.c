@@ -3,6 +3,7 @@
 #include "algo/choose.h"
 #include "coll/allreduce.h"
 #include "node/keeper.h"
+#include "progress/live.h"
 #include "progress/staging.h"
 
 #include <stdlib.h>
@@ -556,14 +557,8 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     return status;
 }
 
-pp_status_t pp_step_aside(pp_ctx_t *ctx)
-{
-    PP_TRY(pp_enter(ctx));
-    pp_allreduces_step_aside(&ctx->engine);
-    pp_engine_settle(&ctx->engine);
-    pp_unlock(ctx);
-    return PP_OK;
-}
+void pp_aside_begin(void) { pp_live_aside(1); }
+void pp_aside_end(void) { pp_live_aside(-1); }
 
 /* If there are two, the next Start asks for the other. */
 const char *pp_ctx_log_note(pp_ctx_t *ctx)

@@ -147,6 +147,13 @@ def check_communicator(mpi: Any, comm: Any) -> None:
         raise ArgumentError("comm is an intercommunicator; pass an intracommunicator")
 
 
+def backlog_bytes(value: Any) -> int:
+    """Return a backlog in bytes, as the core takes it: 0 is automatic."""
+    if isinstance(value, str) and value == "auto":
+        return 0
+    return in_range("backlog", value, 1, INT64_MAX)
+
+
 def patience_ns(value: Any, progress: str) -> int:
     """Return a patience in nanoseconds, as the core takes it."""
     if value is None:

@@ -19,6 +19,7 @@ from ._arguments import (
     array_bytes,
     as_argument_error,
     as_shape,
+    backlog_bytes,
     c_text,
     check_communicator,
     in_range,
@@ -65,7 +66,7 @@ class Context(Collectives):
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or
     fail together. `seed`, `window` and `transport` must be the same on all ranks, which is checked;
-    `progress`, `patience` and `stall_warning` may differ. The context duplicates the communicator
+    `progress`, `patience`, `backlog` and `stall_warning` may differ. The context duplicates the communicator
     and never communicates on `comm` itself afterwards. Several contexts, on overlapping
     communicators, may live at once. A context cannot be copied or pickled.
 
@@ -104,9 +105,14 @@ class Context(Collectives):
         Seconds, above 0. This rank may hold up a round that others wait for, for this long, while
         it does not call. The library's thread then says that this rank has left, and the round goes
         on without it. ``"auto"``: five times this rank's usual time between a result and its next
-        Start, and at least 1 s. None: never, and while this rank waits it asks no other one to
+        Start, and at least 1 s; 2 s while that time is not known. None: never, and while this rank waits it asks no other one to
         leave; other ranks that wait ask. Only None and ``"auto"`` are possible with
         ``progress="caller"``, where no thread could say so.
+    backlog : int or "auto", optional
+        Bytes, at least 1, that results may take which ``deliver="each"`` queues for this rank while
+        it has left by patience; but `window` results of each request in any case. Beyond that this
+        rank holds the others up again, until it takes results. ``"auto"``: an eighth of the
+        machine's memory, divided by the ranks of the node.
     stall_warning : float or None, optional
         Seconds, above 0. A wait that takes longer logs a warning (logger ``"pypartial"``) that
         names the handle, the round, the ranks it waits for and what each of them is doing. The
@@ -190,6 +196,7 @@ class Context(Collectives):
         transport: Literal["auto", "mpi"] = "auto",
         window: int = 4,
         patience: float | Literal["auto"] | None = "auto",
+        backlog: int | Literal["auto"] = "auto",
         stall_warning: float | None = 30.0,
     ) -> None:
         self._gone: str | None = "the context was not created"
@@ -215,6 +222,7 @@ class Context(Collectives):
             if stall_warning is not None:
                 self._stall_warning = positive_seconds("stall_warning", stall_warning, "None")
             config.patience_ns = patience_ns(patience, progress)
+            config.backlog_bytes = backlog_bytes(backlog)
             config.path = _transport(lib, transport)
             config.node_ranks = node_ranks()
             config.ipc_from = ipc_from()

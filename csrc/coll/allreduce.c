@@ -92,7 +92,7 @@ static pp_rule_t rule_of(const pp_allreduce_t *coll)
 {
     const pp_engine_t *engine = coll->handle.engine;
     return (pp_rule_t){.policy = coll->config.policy, .k = coll->config.policy_k, .size = engine->size,
-                       .deadline = coll->config.deadline_ns > 0, .each = coll->config.deliver == PP_EACH,
+                       .deadline = coll->config.deadline_ns > 0,
                        .seed = pp_mix(engine->seed, coll->handle.id)};
 }
 
@@ -119,6 +119,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
     handle->team->timed |= coll->config.deadline_ns > 0 || coll->config.grace_ns > 0;
     coll->rule = rule_of(coll);
+    handle->waits_as_mpi = pp_rule_is_full(&coll->rule);
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
     kernels.users = takes_own(coll, agreed) ? coll->own : pp_memory_of(coll->config.memory);
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
@@ -270,7 +271,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->ready = coll->ops->ready(coll);
     state->drawn = coll->ops->drawn(coll);
     state->withholding = coll->ops->withholds(coll);
-    state->aside = handle->aside;
+    state->aside = pp_handle_aside(handle);
 }
 
 static void explain(pp_handle_t *handle, pp_text_t *text)
@@ -305,17 +306,6 @@ static const pp_handle_kind_t kind = {
 };
 
 bool pp_is_allreduce(const pp_handle_t *handle) { return handle->kind == &kind; }
-
-void pp_allreduces_step_aside(pp_engine_t *engine)
-{
-    PP_FOR_EACH_HANDLE(engine, handle) {
-        bool leaves = pp_is_allreduce(handle) && !pp_rule_is_full(&pp_allreduce_of(handle)->rule)
-                   && !pp_handle_waits(handle) && !handle->aside;
-        handle->aside |= leaves;
-        engine->coverage.asides += leaves;
-        engine->changed |= leaves;
-    }
-}
 
 pp_status_t pp_allreduce_new(pp_team_t *team, const pp_allreduce_config_t *config, pp_handle_t **out)
 {

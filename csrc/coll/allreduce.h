@@ -45,6 +45,8 @@ void          pp_outcome_free_all(pp_allreduce_t *coll);
 
 /* A round is complete: gives its outcome to the request, merges it or queues it. */
 void          pp_deliver_round(pp_allreduce_t *coll, pp_outcome_t *outcome);
+/* PP_EACH: no more is to be queued for a rank that is not back. */
+bool          pp_deliver_is_full(const pp_allreduce_t *coll);
 void          pp_deliver_complete_request(pp_allreduce_t *coll);
 void          pp_deliver_drop_request(pp_allreduce_t *coll);
 void          pp_deliver_bind(pp_allreduce_t *coll);
@@ -192,6 +194,7 @@ struct pp_allreduce {
 
     /* Outcomes not given yet, oldest first; at most one with PP_LATEST and PP_DELIVER_SUM. */
     pp_outcome_t *ungiven, *ungiven_last;
+    uint64_t      ungiven_count;
     pp_outcome_t *free_outcomes;
     struct {                         /* beside handle.request */
         pp_outcome_t *outcome;
@@ -212,9 +215,11 @@ struct pp_allreduce {
         uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
         uint32_t   told;             /* how often it has told them, for any round */
         uint32_t   tells;            /* how often it has told them for this request */
+        bool       tells_soon;       /* it had to tell them for the request before, so others may sit in one long call */
         uint32_t   awaited_number;   /* number of the message that set `awaited` */
         uint64_t   awaited;          /* 1 + the newest round that another rank says it waits for */
-        uint64_t   held, held_since_ns;   /* 1 + the round that this rank holds up; 0: none */
+        uint64_t   lacked_ns;        /* when this rank first knew, since its last Start, that others wait; 0: not yet */
+        uint64_t   held;             /* 1 + the round that this rank holds up; 0: none */
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         pp_habit_t habit;
     } time;
@@ -239,8 +244,6 @@ static inline pp_allreduce_t *pp_allreduce_of(const pp_handle_t *handle) { retur
 /* Makes the handle that the caller described; it has no rounds before the ranks have agreed on it. */
 pp_status_t pp_allreduce_new(pp_team_t *team, const pp_allreduce_config_t *config, pp_handle_t **handle);
 bool        pp_is_allreduce(const pp_handle_t *handle);
-/* This rank leaves all allreduces on which it does not wait, at once, as by patience; but not Full. */
-void        pp_allreduces_step_aside(pp_engine_t *engine);
 /* The caller named an algorithm: the rounds are made of messages, not in the node's memory. */
 static inline bool pp_allreduce_wants_messages(const pp_allreduce_t *coll)
 {

@@ -4,6 +4,7 @@
 enum {
     TELL_SHARE = 8,                  /* after so large a part of the patience a waiting rank tells the others, */
     TELL_NS_MAX = 50000000,          /* but no later than this */
+    TELL_SOON_NS = 1000000,          /* the same, if it had to tell them for its last request, too */
     AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: the handle may be new to them */
     AGAIN_MAX = 20
 };
@@ -16,18 +17,18 @@ static uint64_t patience_ns(const pp_allreduce_t *coll)
 static bool has_patience(const pp_allreduce_t *coll)
 {
     const pp_team_t *team = coll->handle.team;
-    return team->patience_ns != PP_FOR_EVER && !pp_rule_is_full(&coll->rule) && team->engine->size > 1;
+    return team->patience_ns != PP_FOR_EVER && !coll->handle.waits_as_mpi && team->engine->size > 1;
 }
 
-/* Whether the patience is automatic.  A rank that is alone holds no other up. */
-static bool by_habit(const pp_team_t *team) { return team->patience_ns < 0 && team->engine->size > 1; }
+/* A rank that is alone holds no other up. */
+static bool learns(const pp_team_t *team) { return team->patience_ns != PP_FOR_EVER && team->engine->size > 1; }
 
 /* ---- this rank's own calls -------------------------------------------------------------------------------- */
 
 void pp_patience_returned(pp_allreduce_t *coll)
 {
-    coll->handle.aside = false;
-    coll->time.held = 0;
+    coll->handle.by_patience = false;
+    coll->time.held = coll->time.lacked_ns = 0;
     coll->handle.engine->changed = true;
 }
 
@@ -42,9 +43,9 @@ void pp_patience_computed(pp_allreduce_t *coll, uint64_t since_ns)
 
 void pp_patience_before_start(pp_allreduce_t *coll)
 {
-    if (coll->handle.aside)
+    if (coll->handle.by_patience)
         pp_patience_returned(coll);
-    coll->time.held = 0;
+    coll->time.held = coll->time.lacked_ns = 0;
     /* Before the request is made and other ranks see it: a new request's deadline is not over. */
     if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
         coll->time.overdue = false;
@@ -62,6 +63,7 @@ void pp_patience_started(pp_allreduce_t *coll)
     if (coll->handle.request.timed_out && pp_handle_waits(&coll->handle))
         return;
     coll->time.since_ns = coll->time.tell_ns = 0;
+    coll->time.tells_soon = coll->time.tells > 0;
     coll->time.tells = 0;
     if (!pp_handle_waits(&coll->handle))
         return;
@@ -75,7 +77,7 @@ void pp_patience_started(pp_allreduce_t *coll)
 
 void pp_patience_given(pp_allreduce_t *coll)
 {
-    if (by_habit(coll->handle.team))
+    if (learns(coll->handle.team))
         coll->time.given_ns = pp_team_coarse_now(coll->handle.team);
 }
 
@@ -117,7 +119,8 @@ static uint64_t tick_waiting(pp_allreduce_t *coll, uint64_t now)
     }
     if (!has_patience(coll))
         return next;
-    uint64_t patience = patience_ns(coll), delay = earlier(patience / TELL_SHARE, TELL_NS_MAX);
+    uint64_t patience = patience_ns(coll);
+    uint64_t delay = earlier(patience / TELL_SHARE, coll->time.tells_soon ? TELL_SOON_NS : TELL_NS_MAX);
     if (coll->time.tell_ns == 0)
         coll->time.tell_ns = now + delay;
     if (coll->time.tells == AGAIN_MAX)
@@ -130,32 +133,46 @@ static uint64_t tick_waiting(pp_allreduce_t *coll, uint64_t now)
     return earlier(next, coll->time.tell_ns);
 }
 
+/* This rank holds up a round that others wait for.  While its backlog is full it withholds, whatever they wait for. */
 static bool holds_up(pp_allreduce_t *coll)
 {
-    return coll->time.awaited >= coll->completed + 1 && !coll->handle.aside && has_patience(coll)
-        && coll->ops->holds_up(coll);
+    return coll->time.awaited >= coll->completed + 1 && has_patience(coll) && !pp_rounds_asks(coll)
+        && !pp_handle_aside(&coll->handle) && !pp_deliver_is_full(coll) && coll->ops->holds_up(coll);
+}
+
+/* It leaves when others have waited for its patience since its last Start, and it has computed for much longer than usual. */
+static uint64_t when_to_leave(const pp_allreduce_t *coll, uint64_t patience)
+{
+    uint64_t pace = earlier(patience, pp_habit_pace(&coll->time.habit, &coll->handle.team->habit));
+    uint64_t from = later(coll->time.lacked_ns, patience), computed = later(coll->time.given_ns, pace);
+    return from > computed ? from : computed;
 }
 
 void pp_patience_update(pp_allreduce_t *coll)
 {
-    if (coll->time.awaited == coll->completed + 1 && coll->time.held != coll->completed + 1 && holds_up(coll))
+    const bool holds = holds_up(coll), aside = pp_handle_aside(&coll->handle), in_call = coll->handle.team->in_call;
+    /* While it has left, this rank holds nobody up, and that time is none of its usual ones. */
+    if (aside || in_call)
+        coll->time.given_ns = 0;
+    if (aside || (in_call && !holds))
+        coll->time.held = coll->time.lacked_ns = 0;
+    else if (holds && coll->time.held != coll->completed + 1)
         pp_engine_alarm(coll->handle.engine, 0);
 }
 
 uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
 {
     uint64_t next = pp_rounds_asks(coll) ? tick_waiting(coll, now) : PP_NEVER_NS;
-    if (!holds_up(coll)) {
-        coll->time.held = 0;
+    coll->time.held = 0;
+    /* Also while this rank itself waits, with others, for one that sits in a call: it may be the next to come there. */
+    if (coll->time.lacked_ns == 0 && (coll->time.tells > 0 || coll->time.awaited >= coll->completed + 1))
+        coll->time.lacked_ns = now;
+    if (!holds_up(coll))
         return next;
-    }
-    if (coll->time.held != coll->completed + 1) {
-        coll->time.held = coll->completed + 1;
-        coll->time.held_since_ns = now;
-    }
-    uint64_t patience = patience_ns(coll);
-    if (now - coll->time.held_since_ns < patience)
-        return earlier(next, coll->time.held_since_ns + patience);
+    coll->time.held = coll->completed + 1;
+    uint64_t patience = patience_ns(coll), leaves_ns = when_to_leave(coll, patience);
+    if (now < leaves_ns)
+        return earlier(next, leaves_ns);
     if (pp_engine_has(coll->handle.engine, PP_PLANT_NO_PATIENCE))
         return next;
     leave(coll, patience);

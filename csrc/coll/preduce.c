@@ -133,6 +133,8 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     if (!preduce->members || !preduce->weights)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     preduce->said = PP_GROUPS_HERE;
+    handle->waits_as_mpi = preduce->config.plan.generator == PP_GENERATOR_GIVEN
+                        || preduce->config.plan.generator == PP_GENERATOR_TABLE;
     pp_status_t status = agreed->region                 ? pp_shared_groups_open(preduce, agreed->region)
                        : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
                                                         : pp_posted_groups_open(preduce);
@@ -186,8 +188,8 @@ static int32_t reason_of(const pp_preduce_t *preduce)
 static void say(pp_preduce_t *preduce)
 {
     const int32_t  reason = reason_of(preduce);
-    /* That it has left by patience is not over when the call is: no number is said. */
-    const bool     in_call = reason == PP_GROUPS_IN_CALL && !preduce->handle.aside;
+    /* That it is aside is not over when a call is: no number is said. */
+    const bool     in_call = reason == PP_GROUPS_IN_CALL && !pp_handle_aside(&preduce->handle);
     const uint64_t call = in_call ? preduce->handle.engine->calls + 1 : 0;
     if (preduce->ended)
         return;
@@ -306,7 +308,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->device_wait = device_wait(pp_preduce_of(handle));
     state->joined = state->completed;
     state->ready = pp_handle_waits(handle);
-    state->aside = handle->aside;
+    state->aside = pp_handle_aside(handle);
 }
 
 static void explain(pp_handle_t *handle, pp_text_t *text)

@@ -37,6 +37,22 @@ void pp_outcome_free_all(pp_allreduce_t *coll)
     }
 }
 
+static size_t vector_bytes(const pp_allreduce_t *coll) { return coll->count * coll->series.kernels.element_bytes; }
+
+static void count_ungiven(pp_allreduce_t *coll, int by)
+{
+    coll->ungiven_count += (uint64_t)by;
+    if (coll->config.deliver == PP_EACH)
+        coll->handle.team->queued_bytes += (uint64_t)by * vector_bytes(coll);
+}
+
+bool pp_deliver_is_full(const pp_allreduce_t *coll)
+{
+    const pp_team_t *team = coll->handle.team;
+    return coll->config.deliver == PP_EACH && coll->ungiven_count >= (uint64_t)team->window
+        && team->queued_bytes + vector_bytes(coll) > team->backlog_bytes;
+}
+
 static void append(pp_allreduce_t *coll, pp_outcome_t *outcome)
 {
     outcome->next = NULL;
@@ -45,13 +61,16 @@ static void append(pp_allreduce_t *coll, pp_outcome_t *outcome)
     else
         coll->ungiven = outcome;
     coll->ungiven_last = outcome;
+    count_ungiven(coll, 1);
 }
 
 pp_outcome_t *pp_deliver_pop(pp_allreduce_t *coll)
 {
     pp_outcome_t *outcome = coll->ungiven;
-    if (outcome)
+    if (outcome) {
         coll->ungiven = outcome->next;
+        count_ungiven(coll, -1);
+    }
     return outcome;
 }
 
@@ -118,6 +137,9 @@ void pp_deliver_round(pp_allreduce_t *coll, pp_outcome_t *outcome)
         pp_outcome_free(coll, outcome);      /* the script has ended: nobody takes it */
     if (waits)
         pp_deliver_complete_request(coll);
+    /* With a full backlog the rank withholds again. */
+    if (coll->handle.by_patience && pp_deliver_is_full(coll))
+        coll->handle.by_patience = false;
     if (!flush)
         team->ops->stepped(team, &coll->handle);
 }
@@ -142,6 +164,7 @@ void pp_deliver_drop_request(pp_allreduce_t *coll)
         if (!coll->ungiven)
             coll->ungiven_last = outcome;
         coll->ungiven = outcome;
+        count_ungiven(coll, 1);
     }
 }
 

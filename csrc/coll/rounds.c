@@ -5,10 +5,7 @@
 
 bool pp_rounds_is_exempt(const pp_allreduce_t *coll)
 {
-    const pp_handle_t *handle = &coll->handle;
-    pp_facts_t facts = {.left = pp_handle_left(handle), .aside = handle->aside,
-                        .elsewhere = pp_handle_elsewhere(handle)};
-    return pp_rule_is_exempt(&coll->rule, &facts);
+    return pp_handle_gone(&coll->handle) || pp_handle_elsewhere(&coll->handle);
 }
 
 void pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds)

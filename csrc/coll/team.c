@@ -86,7 +86,7 @@ uint64_t pp_team_coarse_now(const pp_team_t *team)
 void pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns)
 {
     pp_team_t *team = handle->team;
-    handle->aside = true;
+    handle->by_patience = true;
     handle->engine->coverage.asides++;
     handle->engine->changed = true;
     if (team->left_by_patience++ > 0)

@@ -35,6 +35,8 @@ struct pp_team {
     size_t      tuned_count;
     int32_t     link;                /* pp_link_kind_t: between the ranks */
     int64_t     patience_ns;         /* < 0: by habit; PP_FOR_EVER */
+    uint64_t    backlog_bytes;       /* that results may take which are queued while this rank has left by patience */
+    uint64_t    queued_bytes;        /* that they take, with PP_EACH */
     pp_habit_t  habit;               /* times between results and Starts, of all handles */
     uint64_t    left_by_patience;    /* how often this rank has left a handle by patience */
     bool        timed;               /* a handle has, or had, a deadline or a grace */
@@ -49,6 +51,7 @@ struct pp_team {
     uint32_t    unseen;              /* those of them whose requests the other ranks of the node cannot see */
     uint64_t    waits;               /* such requests made so far */
     uint32_t    waits_in_others;     /* threads of this process that wait long in other contexts */
+    uint32_t    asides;              /* blocking calls of the application, in progress, that the library sees */
 
     /* Rounds in the node's memory. */
     struct pp_board **boards;        /* the boards of the live handles that have one */
@@ -106,8 +109,15 @@ static inline uint32_t pp_handle_flush_call(const pp_handle_t *handle)
                                                               : PP_IN_FLUSH;
 }
 
-/* This rank has left the handle: it is in a collective call, out, or has left by patience. */
-static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_left(handle) || handle->aside; }
+/* This rank has left by patience, or for a blocking call of the application that the library sees.  No count of calls
+   voids that.  Inside a collective call of the context such a call is made plainly. */
+static inline bool pp_handle_aside(const pp_handle_t *handle)
+{
+    return handle->by_patience || (handle->team->asides > 0 && !handle->team->in_call && !handle->waits_as_mpi);
+}
+
+/* This rank has left the handle: it is in a collective call, out, or aside. */
+static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_left(handle) || pp_handle_aside(handle); }
 
 /* ---- patience ------------------------------------------------------------------------------------------ */
 

@@ -126,7 +126,8 @@ struct pp_handle {
     struct pp_team    *team;
     uint32_t           id;           /* number of the agreement that made it: the same on all ranks */
     pp_leaving_t       leaving;      /* the call on it that this rank is in */
-    bool               aside;        /* this rank has left it by patience, until its next Start or collective call */
+    bool               by_patience;  /* this rank has left it by patience, until its next Start or collective call */
+    bool               waits_as_mpi; /* nothing but a collective call of the context lets this rank leave it */
     bool               unready;      /* what it is made with is on its way from a device: the rank does not vote yet */
     bool               ended;        /* the other ranks have freed it while this rank was out */
     struct {

@@ -204,6 +204,8 @@ typedef struct pp_ctx_config {
                                   tests several nodes; 0: no; checked */
     int32_t  unused;
     int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic; 0, INT64_MAX: for ever */
+    uint64_t backlog_bytes;    /* of results that PP_EACH queues for this rank while it has left by patience; 0: automatic,
+                                  an eighth of the machine's memory divided by the ranks of the node */
     uint64_t ipc_from;         /* for pp_ctx_ipc_from(); rank 0 chooses for all ranks, so only its value matters */
 } pp_ctx_config_t;
 
@@ -616,10 +618,13 @@ pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *tab
 pp_status_t pp_away_begin(pp_ctx_t *ctx);
 pp_status_t pp_away_end(pp_ctx_t *ctx);
 
-/* Local.  For blocking calls in which not all ranks of the context take part.  This rank leaves each allreduce on which
-   it does not wait, as if its patience had run out: until its next Start, Flush, Drain or Free there.  It does not leave
-   PP_FULL, which waits as MPI does. */
-pp_status_t pp_step_aside(pp_ctx_t *ctx);
+/* Local.  Around a blocking call of the application that the library sees.  Between the two this rank has left all handles
+   of the open contexts of this process, as if its patience had run out.  It does not leave PP_FULL, nor groups that the
+   application names: these wait as MPI does.  Nothing is counted: threads need no common order, and their Start, Wait and
+   Test go on meanwhile.  Pairs may be nested.  Contexts that have failed, are inside a collective call, or have no
+   progress thread are left alone. */
+void pp_aside_begin(void);
+void pp_aside_end(void);
 
 /* Local.  A text for the log: the first round that this rank left by patience; why the driver of a device does not pin
    memory of the node.  Each is said once in a context.  NULL: nothing to log; else valid until the next call. */
@@ -650,7 +655,7 @@ typedef struct pp_rank_state {
     int32_t  ready;            /* ready for its next round */
     int32_t  drawn;            /* drawn for its next round (PP_FIRST_OF) */
     int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
-    int32_t  aside;            /* it has left the handle by patience */
+    int32_t  aside;            /* it has left the handle by patience, or for a call that pp_aside_begin() is around */
     int32_t  device_wait;      /* pp_device_wait_t */
 } pp_rank_state_t;
 

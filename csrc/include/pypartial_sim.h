@@ -112,6 +112,9 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
    (pp_ctx_abandon()), tells them so.  PP_ERR_STATE: the ranks share memory. */
 pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank);
 
+/* As pp_aside_begin() and pp_aside_end(), of one context. */
+pp_status_t pp_sim_aside(pp_ctx_t *ctx, int32_t delta);
+
 /* The handles that a rank's engine looks at whenever something has changed there. */
 uint64_t    pp_sim_handles(const pp_sim_t *sim, int32_t rank);
 
@@ -119,7 +122,8 @@ uint64_t    pp_sim_handles(const pp_sim_t *sim, int32_t rank);
 typedef enum pp_sim_call_kind {
     PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
     PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT, PP_SIM_MORE, PP_SIM_TIMED_OUT,
-    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START, PP_SIM_STEP_ASIDE
+    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START, PP_SIM_ASIDE_BEGIN,
+    PP_SIM_ASIDE_END
 } pp_sim_call_kind_t;
 
 typedef struct pp_sim_call {

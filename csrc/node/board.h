@@ -114,7 +114,8 @@ typedef struct pp_station {
     /* 1 + the last round that is on here, of those that the owner leads: a message or a rank of the node has activated
        it.  In the lower 16 bits the first rank that said so, which sends the activation to the other nodes. */
     _Atomic uint64_t activated;
-    _Atomic uint64_t held;           /* 1 + a round that others wait for and that the owner holds up */
+    _Atomic uint64_t lacked;         /* 2 (1 + a round that others wait for, and the owner does not); odd: it holds the round
+                                        up */
     /* Up to here a station is one cache line.  The rest is read only if the word says DIRECT. */
     uint64_t         receive;        /* offset of the receive buffer, if it is in the memory of the node */
     _Alignas(64) pp_part_t parts[PP_PARTS];

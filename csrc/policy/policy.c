@@ -53,8 +53,7 @@ bool pp_rule_holds_up(const pp_rule_t *rule, const pp_facts_t *facts, bool drawn
 {
     if (pp_rule_is_full(rule))
         return false;
-    /* With "each" patience does not lift the bound. */
-    bool withholds = !rule->each && pp_rule_withholds(rule, facts, round, bound);
+    bool withholds = pp_rule_withholds(rule, facts, round, bound);
     if (activated || withholds)
         return withholds;
     return rule->policy == PP_FIRST_OF ? drawn && pp_rule_draw(facts) == PP_DRAW_KEPT
@@ -76,16 +75,21 @@ static uint64_t median(const pp_habit_t *habit)
     return sorted[count / 2];
 }
 
-uint64_t pp_habit_patience(const pp_habit_t *own, const pp_habit_t *others)
+uint64_t pp_habit_pace(const pp_habit_t *own, const pp_habit_t *others)
 {
-    static const uint64_t LEAST_NS = 1000000000, UNKNOWN_NS = 30 * UINT64_C(1000000000);
+    static const uint64_t UNKNOWN_NS = 2000000000;
     const pp_habit_t *habit = own->count >= PP_PATIENCE_ENOUGH ? own : others;
     if (habit->count < PP_PATIENCE_ENOUGH)
         return UNKNOWN_NS;
     uint64_t usual = median(habit);
-    if (usual > UINT64_MAX / 10)
-        return PP_UNBOUNDED;
-    return 5 * usual > LEAST_NS ? 5 * usual : LEAST_NS;
+    return usual > UINT64_MAX / 10 ? PP_UNBOUNDED : 5 * usual;
+}
+
+uint64_t pp_habit_patience(const pp_habit_t *own, const pp_habit_t *others)
+{
+    static const uint64_t LEAST_NS = 1000000000;
+    uint64_t pace = pp_habit_pace(own, others);
+    return pace > LEAST_NS ? pace : LEAST_NS;
 }
 
 /* ---- the verdict on a complete round --------------------------------------------------------------------------- */

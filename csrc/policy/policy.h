@@ -17,7 +17,6 @@ typedef struct pp_rule {
     int32_t  k;                      /* FIRST_OF: ranks that are drawn; QUORUM: ranks that must be ready */
     int32_t  size;                   /* ranks */
     bool     deadline;               /* a rank that has waited for a time triggers */
-    bool     each;                   /* deliver="each": patience does not lift max_lag */
     uint64_t seed;                   /* of the draws of this handle */
 } pp_rule_t;
 
@@ -28,7 +27,7 @@ typedef struct pp_facts {
     bool ready;                      /* latched: once ready for a round, it counts for that round */
     bool left;                       /* it is in a collective call, or out */
     bool out;                        /* it has left for good */
-    bool aside;                      /* it has left by patience */
+    bool aside;                      /* it has left by patience, or is in a call of the application that the library sees */
     bool elsewhere;                  /* it waits on another handle of its process */
     bool overdue;                    /* it has waited for longer than the deadline */
 } pp_facts_t;
@@ -101,7 +100,7 @@ pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t
 
 typedef struct pp_count {
     uint32_t ready, left;            /* ready; not ready, but in a collective call */
-    uint32_t aside;                  /* not ready, but left by patience or out: that is never void */
+    uint32_t aside;                  /* not ready, but aside or out: that is never void */
     bool     waits, overdue;         /* whether a rank waits; whether a waiting rank's deadline is over */
 } pp_count_t;
 
@@ -128,16 +127,13 @@ static inline uint64_t pp_rule_bound(uint64_t given, uint64_t completed, bool wa
     return from + max_lag;
 }
 /* max_lag does not hold this rank's part back. */
-static inline bool pp_rule_is_exempt(const pp_rule_t *rule, const pp_facts_t *f)
-{
-    return f->left || f->elsewhere || (f->aside && !rule->each);
-}
+static inline bool pp_facts_exempt(const pp_facts_t *f) { return f->left || f->elsewhere || f->aside; }
 /* Whether the rank may give its part of an activated round.  Full waits for every rank anyway, so a bound holds none
    back that is not ready. */
 bool pp_rule_permits(const pp_rule_t *rule, const pp_facts_t *facts, uint64_t round, uint64_t bound);
 static inline bool pp_rule_withholds(const pp_rule_t *rule, const pp_facts_t *f, uint64_t round, uint64_t bound)
 {
-    return !(pp_rule_is_full(rule) && !f->ready) && !pp_rule_is_exempt(rule, f) && round >= bound;
+    return !(pp_rule_is_full(rule) && !f->ready) && !pp_facts_exempt(f) && round >= bound;
 }
 
 /* ---- patience ---------------------------------------------------------------------------------------------- */
@@ -155,8 +151,11 @@ typedef struct pp_habit {
 } pp_habit_t;
 
 void     pp_habit_add(pp_habit_t *habit, uint64_t ns);
-/* The automatic patience: five times the median of the handle's own times, at least a second.  While the handle has too
-   few times, those of all handles count; while there are too few of these, too, the patience is 30 s. */
+/* Five times the median of the handle's own times.  While the handle has too few, those of all handles count; while there
+   are too few of these, too, it is 2 s: to leave a round too early is mild, and to wait for long before a first metric
+   looks like a hang. */
+uint64_t pp_habit_pace(const pp_habit_t *own, const pp_habit_t *others);
+/* The automatic patience: the same, and at least a second. */
 uint64_t pp_habit_patience(const pp_habit_t *own, const pp_habit_t *others);
 
 /* ---- the verdict on a complete round --------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static atomic_uint_fast64_t forks;
 
@@ -60,6 +61,14 @@ pp_status_t pp_lock(pp_ctx_t *ctx)
     return PP_OK;
 }
 
+static uint64_t automatic_backlog(const pp_ctx_t *ctx)
+{
+    if (!ctx->mpi)
+        return UINT64_MAX;
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    return bytes / 8 / (uint64_t)pp_mpi_neighbours(ctx->mpi);
+}
+
 pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config)
 {
     ctx->forks = pp_fork_count();
@@ -84,6 +93,7 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
         status = pp_calls_open(&ctx->calls, &ctx->team, &ctx->engine, config->window);
     if (config->patience_ns != 0)
         ctx->team.patience_ns = config->patience_ns;
+    ctx->team.backlog_bytes = config->backlog_bytes ? config->backlog_bytes : automatic_backlog(ctx);
     if (status >= 0)
         pp_engine_settle(&ctx->engine);
     if (status < 0)

@@ -11,12 +11,17 @@ static atomic_int open_contexts;       /* as many as `live` lists */
 static bool finalises;
 static int  taken;                     /* contexts that threads end */
 static uint64_t taken_after;           /* so many forks: a forked child has not these threads */
+static uint32_t long_waits;            /* threads that wait long, in all contexts */
+static uint32_t asides;                /* blocking calls of the application that the library sees */
 
 void pp_live_add(pp_ctx_t *ctx)
 {
     pthread_mutex_lock(&live_lock);
     ctx->next = live;
     live = ctx;
+    pthread_mutex_lock(&ctx->lock);
+    ctx->team.asides = ctx->has_thread ? asides : 0;
+    pthread_mutex_unlock(&ctx->lock);
     atomic_fetch_add(&open_contexts, 1);
     pthread_mutex_unlock(&live_lock);
 }
@@ -93,17 +98,18 @@ pp_ctx_t *pp_live_next(const pp_ctx_t *ctx) { return ctx ? ctx->next : live; }
 /* Called with a context's lock, which pp_live_waits_long() takes after the list's: so it may not take that one. */
 bool pp_live_is_alone(void) { return atomic_load(&open_contexts) <= 1; }
 
-/* Rounds that went on without this rank, until the other ranks could see that it no longer waits, count as given. */
-static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
+/* Rounds that went on without this rank, until the other ranks could see that it is back, count as given. */
+void pp_live_tell(pp_ctx_t *ctx, uint32_t asides, uint32_t waits_in_others)
 {
     pp_team_t *team = &ctx->team;
     uint32_t   before = team->waits_in_others;
-    team->waits_in_others = waits;
+    team->waits_in_others = waits_in_others;
     if (ctx->engine.node)
         pp_team_publish_presence(team);
     team->waits_in_others = before;
     pp_team_count_as_given(team, NULL);
-    team->waits_in_others = waits;
+    team->waits_in_others = waits_in_others;
+    team->asides = asides;
     ctx->engine.changed = true;
     pp_engine_settle(&ctx->engine);
     /* All threads of the context may sleep: they look at the clock no sooner than they know of now. */
@@ -113,20 +119,31 @@ static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
         pp_mpi_ring_self(ctx->mpi);
 }
 
+/* Tells all contexts that are usable what has changed for them.  Called with the list's lock. */
+static void tell_all(void)
+{
+    for (pp_ctx_t *ctx = live; ctx; ctx = ctx->next) {
+        pthread_mutex_lock(&ctx->lock);
+        uint32_t waits = long_waits - ctx->long_waits, aside = ctx->has_thread ? asides : 0;
+        if ((waits != ctx->team.waits_in_others || aside != ctx->team.asides) && !ctx->freed && !ctx->engine.error)
+            pp_live_tell(ctx, aside, waits);
+        pthread_mutex_unlock(&ctx->lock);
+    }
+}
+
 void pp_live_waits_long(pp_ctx_t *ctx, int delta)
 {
-    static uint32_t all;
     pthread_mutex_lock(&live_lock);
-    all += (uint32_t)delta;
+    long_waits += (uint32_t)delta;
     ctx->long_waits += (uint32_t)delta;
-    for (pp_ctx_t *other = live; other; other = other->next) {
-        if (other == ctx)
-            continue;
-        pthread_mutex_lock(&other->lock);
-        uint32_t waits = all - other->long_waits;
-        if (waits != other->team.waits_in_others && !other->freed && !other->engine.error)
-            set_waits_in_others(other, waits);
-        pthread_mutex_unlock(&other->lock);
-    }
+    tell_all();
+    pthread_mutex_unlock(&live_lock);
+}
+
+void pp_live_aside(int delta)
+{
+    pthread_mutex_lock(&live_lock);
+    asides += (uint32_t)delta;
+    tell_all();
     pthread_mutex_unlock(&live_lock);
 }

@@ -157,7 +157,8 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     case PP_SIM_TIMED_OUT:  return pp_timed_out(call->coll);
     case PP_SIM_AWAY_BEGIN: return pp_away_begin(ctx);
     case PP_SIM_AWAY_END:   return pp_away_end(ctx);
-    case PP_SIM_STEP_ASIDE: return pp_step_aside(ctx);
+    case PP_SIM_ASIDE_BEGIN: return pp_sim_aside(ctx, 1);
+    case PP_SIM_ASIDE_END:  return pp_sim_aside(ctx, -1);
     case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
     case PP_SIM_PREDUCE_INIT_BEGIN: return pp_preduce_init_begin(ctx, call->groups, call->complaint, call->out);
     case PP_SIM_PREDUCE_START: return pp_preduce_start(call->coll, call->iteration, call->members, call->count);

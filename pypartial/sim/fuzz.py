@@ -68,6 +68,7 @@ COVERAGE = {
     "barriers": "barriers of the program's own",
     "away": "away()",
     "apart": "ranks away for different times",
+    "stepped": "a blocking call that the library sees",
     "polling": "polling",
     "only": "phases over several handles",
     "threads": "interleaved threads",

@@ -171,8 +171,9 @@ class _Handle:
                 _fail("initiator without data", r)
         if kind == "quorum" and not flush:
             enough = r.active >= k
-            # If a rank that withheld its part has left by patience, enough ranks may be ready.
-            lifted = self.scenario.patience != 0 and options.max_lag >= 0
+            # If a rank that withheld its part has stepped aside, enough ranks may be ready.
+            leaves = self.scenario.patience != 0 or self.scenario.steps_aside()
+            lifted = leaves and options.max_lag >= 0
             wrong = r.cause == "departed" and enough and not lifted
             if wrong or (r.cause == "policy" and not enough):
                 _fail("quorum and cause do not fit", r)
@@ -455,7 +456,8 @@ class _Handle:
         previous = 0  # when it was made
         ahead = 0  # the most rounds in flight that counted as given then
         refused = dict(log.refused)
-        absences = self.absences(log) if self.scenario.patience else []
+        leaves = self.scenario.patience or self.scenario.steps_aside()
+        absences = self.absences(log) if leaves else []
         for number, record in enumerate(log.records):
             r, at = record.result, record.at
             if at is not None and refused.get(number, given + 1) != given + 1:

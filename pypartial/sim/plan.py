@@ -39,7 +39,7 @@ _MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
 _CONTEXTS_MAX, _CACHE_MAX = 8, 4096
 TYPES = ("float64", "float32", "float16")  # of handles of P-Reduce: what the replay can follow
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
-_OWN_ACTIONS = ("barrier", "away", "apart")
+_OWN_ACTIONS = ("barrier", "away", "apart", "aside")
 
 
 # ---- the data ------------------------------------------------------------------------------------
@@ -55,8 +55,8 @@ class Phase:
         Rank r makes ``steps[r % len(steps)]``.
     then : tuple of str
         Collective calls: "flush 0", "open 1", "free 0". "barrier" is a blocking call of the
-        program's own, "away" one inside ``away()``, "apart" work inside ``away()`` that needs no
-        other rank.
+        program's own, "away" one inside ``away()``, "aside" one that the library sees, "apart" work
+        inside ``away()`` that needs no other rank.
     hold : bool
         Whether the last requests are collected after the collective calls, if at all.
     only : tuple of int
@@ -274,6 +274,7 @@ class Scenario:
             "barriers": self.ranks > 1 and "barrier" in then,
             "away": self.ranks > 1 and "away" in then,
             "apart": self.ranks > 1 and "apart" in then,
+            "stepped": self.ranks > 1 and "aside" in then,
             "polling": not self.blocking,
             "only": several and any(phase.only for phase in phases),
             "threads": several and any(phase.threads for phase in phases),
@@ -291,25 +292,17 @@ class Scenario:
         everybody = options.policy.trigger(self.ranks) == ("quorum", self.ranks)
         return everybody and self.ranks > 1 and options.policy.deadline is None
 
-    def blocks_alone(self) -> bool:
-        """Return whether a rank makes blocking calls in which it has not left all its handles.
-
-        Such calls are the program's own, or collective calls of another context.
-        """
-        return self.contexts > 1 or any("barrier" in phase.then for phase in self.phases)
+    def steps_aside(self) -> bool:
+        """Return whether ranks make blocking calls of their own that the library sees."""
+        return any("aside" in phase.then for phase in self.phases)
 
     def _unpromised(self) -> str | None:
         """Return why the contract does not promise that the program ends; None if it does."""
-        if not self.needs_patience():
-            return None
-        if self.patience == 0:
+        full = any(map(self.is_full, self.rounds))
+        if self.needs_patience() and self.patience == 0:
             return "without patience such a program may hang"
-        if any(map(self.is_full, self.rounds)):
+        if full and (self.needs_patience() or self.steps_aside()):
             return "Full waits as MPI does, and in such a program for ever"
-        unequal = self.more or self.extra or any(len(set(p.steps)) > 1 for p in self.phases)
-        each = any(options.deliver == "each" for options in self.rounds)
-        if self.blocks_alone() and each and unequal:
-            return "between blocking calls of its own each rank takes equally many rounds"
         return None
 
     def _handles_complaint(self) -> str | None:
@@ -362,7 +355,7 @@ class Scenario:
         named = any(options.generator in ("given", "table") for options in self.groups)
         if self.groups and self.ask:
             return "questions about handles of P-Reduce"
-        if named and self.needs_patience():
+        if named and (self.needs_patience() or self.steps_aside()):
             return "groups that are given, or stand in a table, wait as MPI does"
         return None
 

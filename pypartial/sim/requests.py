@@ -55,7 +55,7 @@ class Requests:
     def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         """Begin a request; return its context and its poll."""
         kind, *arguments = request
-        if kind in ("ctx_free", "away", "back", "step_aside", "abandon", "end_script"):
+        if kind in ("ctx_free", "away", "back", "aside", "beside", "abandon", "end_script"):
             context = arguments[0] if arguments else 0
             return context, getattr(self, f"_{kind}")(rank, context)
         if kind == "init":
@@ -202,12 +202,15 @@ class Requests:
         check(lib.pp_sim_end_script(self.sims[context], rank))
         return DONE
 
-    def _step_aside(self, rank: int, context: int) -> Poll:
+    def _aside(self, rank: int, context: int, begins: bool = True) -> Poll:
         if self.memory:
-            call = {"kind": lib.PP_SIM_STEP_ASIDE}
+            call = {"kind": lib.PP_SIM_ASIDE_BEGIN if begins else lib.PP_SIM_ASIDE_END}
             return self._shared(rank, context, call, give=lambda _status: None)
-        check(lib.pp_step_aside(self.contexts[context][rank]))
+        check(lib.pp_sim_aside(self.contexts[context][rank], 1 if begins else -1))
         return DONE
+
+    def _beside(self, rank: int, context: int) -> Poll:
+        return self._aside(rank, context, begins=False)
 
     # ---- of a handle
 

@@ -446,12 +446,19 @@ class _Rank(GroupCalls):
 
     def inside_away(self, requests: list[Any]) -> Generator[Any, Any, None]:
         self.calls += 1
+        yield from self.between("away", requests, "back")
+
+    def aside(self) -> Generator[Any, Any, None]:
+        """Make a blocking call of the program's own that the library sees."""
+        yield from self.between("aside", [self.work(), ("barrier",)], "beside")
+
+    def between(self, first: str, requests: list[Any], last: str) -> Generator[Any, Any, None]:
         begun = self.world.now
         for context in range(self.scenario.contexts):
-            yield ("away", context)
+            yield (first, context)
         yield from requests
         for context in range(self.scenario.contexts):
-            yield ("back", context)
+            yield (last, context)
         for log in self.logs:
             log.away.append((begun, self.world.now))
 

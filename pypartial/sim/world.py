@@ -18,7 +18,8 @@ A *program* is a generator, one for each rank, that yields its next request:
 - ``("abandon",)``, or with a context: gives it up, as an exception does that leaves its block;
 - ``("end_script",)``, or with a context: nothing but the end of MPI follows. Not for ranks that
   share memory, like the one before;
-- ``("step_aside",)``, or with a context: leaves all handles at once, as by patience;
+- ``("aside",)`` and ``("beside",)``, or with a context: a blocking call of the program's own that
+  the library sees goes between;
 - ``("groups_init", options, context, model)``: collective; as ``("init", options)``, receives a
   :class:`PreduceHandle`, whose elements are those of the initial model; both may be left out;
 - ``("groups_start", handle, iteration, members)``: asks for a group; both may be left out. Other
@@ -155,6 +156,8 @@ class World:
         them. Nor has the ring entries to spare for views. 0: as much room as processes have.
     patience : int or None
         Nanoseconds for which a rank may hold a round up; -1: by its usual time; None: for ever.
+    backlog : int
+        Bytes that results may take which are queued while patience is over; 0: no limit.
     groups_plant : str
         A defect of the generators of groups (`groups.PLANTS`).
     keep_groups : bool
@@ -186,6 +189,7 @@ class World:
         magnify: int = 1,
         room: int = 0,
         patience: int | None = None,
+        backlog: int = 0,
         groups_plant: str = "none",
         keep_groups: bool = False,
     ) -> None:
@@ -201,6 +205,7 @@ class World:
         config.ctx.seed = seed
         config.ctx.window = window
         config.ctx.patience_ns = 0 if patience is None else patience
+        config.ctx.backlog_bytes = backlog
         self.ranks = ranks
         self.sims = []
         for i in range(contexts):

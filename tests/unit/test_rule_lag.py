@@ -33,19 +33,18 @@ def test_a_rank_withholds_what_is_further_than_max_lag_from_what_it_was_given(ru
 
 
 def test_only_leaving_being_elsewhere_and_patience_lift_it(rules: Rules) -> None:
-    """Patience not for `each`. Full always waits for ranks that are not ready and have not left."""
+    """Full always waits for ranks that are not ready and have not left."""
     lib = rules.lib
-    for size, policy, deadline, each in product(
-        range(1, 6), ("PP_FIRST_OF", "PP_QUORUM"), (False, True), (False, True)
+    for size, policy, deadline in product(
+        range(1, 6), ("PP_FIRST_OF", "PP_QUORUM"), (False, True)
     ):
         for k in range(1, size + 1):
-            rule = rules.rule(policy, k, size, deadline=deadline, each=each)
+            rule = rules.rule(policy, k, size, deadline=deadline)
             full = policy == "PP_QUORUM" and k == size and not deadline
             for facts, late in product(ALL_FACTS, (False, True)):
                 known, bound = rules.facts(facts), 5 if late else 6
-                exempt = facts.left or facts.elsewhere or (facts.aside and not each)
+                exempt = facts.left or facts.elsewhere or facts.aside
                 awaited = full and not facts.ready
-                assert lib.pp_rule_is_exempt(rule, known) == exempt
                 withholds = lib.pp_rule_withholds(rule, known, 5, bound)
                 assert withholds == (late and not exempt and not awaited)
                 permits = lib.pp_rule_permits(rule, known, 5, bound)
@@ -84,7 +83,7 @@ class Application:
     def __init__(self, rules: Rules, max_lag: int, window: int, each: bool, leaves: bool) -> None:
         self.lib, self.max_lag, self.window, self.each = rules.lib, max_lag, window, each
         self.leaves = leaves  # the rank may leave, be elsewhere, or lose others' patience
-        self.facts, self.rule = rules.facts, rules.first_of(1, 2, each=each)
+        self.facts, self.rule = rules.facts, rules.first_of(1, 2)
         self.missed: set[int] = set()
 
     def facts_of(self, rank: Rank) -> Any:
@@ -99,7 +98,7 @@ class Application:
 
     def count(self, rank: Rank) -> Rank:
         """What is complete or in flight while the rank is exempt counts as given."""
-        if rank.left or rank.elsewhere or (rank.aside and not self.each):
+        if rank.left or rank.elsewhere or rank.aside:
             return replace(rank, given=max(rank.given, rank.taken), seen=max(rank.seen, rank.taken))
         return rank
 

@@ -22,9 +22,7 @@ enum {
 static bool has_patience(const pp_preduce_t *preduce)
 {
     const pp_team_t *team = preduce->handle.team;
-    const int32_t    generator = preduce->config.plan.generator;
-    return team->patience_ns != PP_FOR_EVER && team->engine->size > 1 && generator != PP_GENERATOR_GIVEN
-        && generator != PP_GENERATOR_TABLE;
+    return team->patience_ns != PP_FOR_EVER && team->engine->size > 1 && !preduce->handle.waits_as_mpi;
 }
 
 static uint64_t patience_ns(const pp_preduce_t *preduce)
@@ -38,7 +36,7 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 void pp_group_time_returned(pp_preduce_t *preduce)
 {
-    preduce->handle.aside = false;
+    preduce->handle.by_patience = false;
     preduce->time.awaited = preduce->time.leave_ns = 0;
     preduce->time.confirms = false;
     preduce->handle.engine->changed = true;
@@ -47,7 +45,7 @@ void pp_group_time_returned(pp_preduce_t *preduce)
 void pp_group_time_before_start(pp_preduce_t *preduce)
 {
     pp_team_t *team = preduce->handle.team;
-    if (preduce->handle.aside || preduce->time.awaited)
+    if (preduce->handle.by_patience || preduce->time.awaited)
         pp_group_time_returned(preduce);
     if (preduce->time.given_ns == 0)
         return;
@@ -77,7 +75,7 @@ void pp_group_time_given(pp_preduce_t *preduce)
 /* Another rank waits for this one, which has not left. */
 static bool holds_up(const pp_preduce_t *preduce)
 {
-    return preduce->time.awaited && !pp_handle_left(&preduce->handle) && !preduce->handle.aside
+    return preduce->time.awaited && !pp_handle_gone(&preduce->handle)
         && !pp_engine_has(preduce->handle.engine, PP_PLANT_NO_PATIENCE);
 }
 
@@ -131,9 +129,10 @@ void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
     preduce->time.seen_waits = team->waits;
     if (waits > 0 && preduce->time.elsewhere_ns == 0 && team->engine->size > 1)
         pp_engine_alarm(team->engine, 0);
-    /* While this rank was away it held nobody up.  It is waited for still when it is back. */
-    if (pp_handle_left(&preduce->handle))
-        preduce->time.leave_ns = 0;
+    /* While it had left, this rank held nobody up, and that time is none of its usual ones.  It is waited for still when it
+       is back. */
+    if (pp_handle_gone(&preduce->handle))
+        preduce->time.leave_ns = preduce->time.given_ns = 0;
     else if (holds_up(preduce) && preduce->time.leave_ns == 0)
         pp_engine_alarm(team->engine, 0);
 }

@@ -134,13 +134,16 @@ void       pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text);
 /* Says that this rank waits for the round. */
 void       pp_hold_await(pp_allreduce_t *coll, uint64_t round);
 bool       pp_hold_is_awaited(const pp_allreduce_t *coll, uint64_t round);
-/* Tells ranks of the node that they hold the round up.  If the round is not activated: the ranks at which draws end,
-   and those missing from a quorum.  In any case: the ranks that withhold.  `draws`: the mask of the draws that count;
+/* Tells the ranks of the node that do not wait that others do, and some that they hold the round up.  If the round is not
+   activated: the ranks at which draws end, and those missing from a quorum.  In any case: the ranks that withhold.  `draws`: the mask of the draws that count;
    NULL: all that begin. */
 void       pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, const uint64_t *draws,
                         const uint64_t *ready);
-/* Whether another rank has told this one that it holds the next round up. */
-bool       pp_hold_is_told(const pp_allreduce_t *coll);
+/* What another rank has told this one about the next round. */
+typedef enum pp_told {
+    PP_TOLD_NOTHING, PP_TOLD_THAT_OTHERS_WAIT, PP_TOLD_THAT_IT_HOLDS
+} pp_told_t;
+pp_told_t  pp_hold_told(const pp_allreduce_t *coll);
 bool       pp_hold_holds_up(pp_allreduce_t *coll);
 /* The index of a rank on this node; -1: the rank is on another node. */
 int32_t    pp_view_index_of(const pp_allreduce_t *coll, int32_t rank);

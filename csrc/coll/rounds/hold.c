@@ -18,19 +18,33 @@ bool pp_hold_is_awaited(const pp_allreduce_t *coll, uint64_t round)
     return atomic_load(&coll->on_board->board.shared->awaited) == round + 1;
 }
 
-static void tell(const pp_view_t *view, pp_allreduce_t *coll, int32_t index)
+/* Tells a rank that others wait for the round, so that its clock runs, or also that it holds the round up. */
+static void tell(const pp_view_t *view, pp_allreduce_t *coll, int32_t index, bool holds)
 {
     pp_node_t *node = pp_node_of(coll);
-    _Atomic uint64_t *held = &coll->on_board->board.stations[index].held;
+    _Atomic uint64_t *lacked = &coll->on_board->board.stations[index].lacked;
+    const uint64_t news = 2 * (view->round + 1) + holds;
     PP_STEP("say");
-    if (atomic_load(held) == view->round + 1)
-        return;
-    PP_STEP("say");
-    atomic_store(held, view->round + 1);
+    uint64_t seen = atomic_load(lacked);
+    do {
+        if (seen >= news)
+            return;
+        PP_STEP("say");
+    } while (!atomic_compare_exchange_weak(lacked, &seen, news));
     if (index != node->index)
         node->wake(node->owner, index, true);
     else
-        pp_patience_awaited(coll, view->round, 0);
+        pp_patience_awaited(coll, view->round, holds ? PP_TOLD_THAT_IT_HOLDS : PP_TOLD_THAT_OTHERS_WAIT);
+}
+
+/* So the clocks of all ranks that the round may come to lack run together. */
+static void tell_all(const pp_view_t *view, pp_allreduce_t *coll)
+{
+    for (int32_t index = 0; index < pp_node_of(coll)->size; index++) {
+        pp_facts_t facts = pp_view_facts(view, index);
+        if (!facts.waits && !pp_facts_gone(&facts))
+            tell(view, coll, index, false);
+    }
 }
 
 static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64_t *draws)
@@ -41,7 +55,7 @@ static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64
             continue;
         pp_draw_end_t end = pp_view_follow(view, coll, place);
         if (end.verdict == PP_DRAW_KEPT)
-            tell(view, coll, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
+            tell(view, coll, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)), true);
     }
 }
 
@@ -51,7 +65,7 @@ static void tell_missing(const pp_view_t *view, pp_allreduce_t *coll, const uint
         pp_facts_t facts = pp_view_facts(view, index);
         bool is_ready = facts.ready || (ready && pp_mask_has(ready, index));
         if (!is_ready && !pp_facts_gone(&facts))
-            tell(view, coll, index);
+            tell(view, coll, index, true);
     }
 }
 
@@ -59,21 +73,23 @@ void pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, c
                   const uint64_t *ready)
 {
     const pp_board_t *board = &coll->on_board->board;
+    tell_all(view, coll);
     if (!activated && pp_rule_draws(&coll->rule))
         tell_drawn(view, coll, draws);
     else if (!activated && pp_rule_counts(&coll->rule))
         tell_missing(view, coll, ready);
-    for (int32_t index = 0; pp_is_bounded(coll) && !coll->rule.each && index < board->ranks; index++) {
+    for (int32_t index = 0; pp_is_bounded(coll) && index < board->ranks; index++) {
         PP_STEP("decide");
         if (view->round >= atomic_load(&board->stations[index].limit) && pp_view_withholds(view, index))
-            tell(view, coll, index);
+            tell(view, coll, index, true);
     }
 }
 
-bool pp_hold_is_told(const pp_allreduce_t *coll)
+pp_told_t pp_hold_told(const pp_allreduce_t *coll)
 {
     PP_STEP("look");
-    return atomic_load(&pp_board_own(&coll->on_board->board)->held) == coll->completed + 1;
+    const uint64_t lacked = atomic_load(&pp_board_own(&coll->on_board->board)->lacked);
+    return lacked / 2 != coll->completed + 1 ? PP_TOLD_NOTHING : lacked % 2 ? PP_TOLD_THAT_IT_HOLDS : PP_TOLD_THAT_OTHERS_WAIT;
 }
 
 /* This rank was not told why it holds the round up: because of a draw that has reached it, a count, or its bound.  So
@@ -86,5 +102,6 @@ bool pp_hold_holds_up(pp_allreduce_t *coll)
     pp_facts_t facts = pp_view_facts(&view, pp_node_of(coll)->index);
     facts.elsewhere = false;
     facts.ready = facts.waits;
-    return pp_hold_is_told(coll) && pp_rule_holds_up(&coll->rule, &facts, true, false, view.round, PP_UNBOUNDED);
+    return pp_hold_told(coll) == PP_TOLD_THAT_IT_HOLDS
+        && pp_rule_holds_up(&coll->rule, &facts, true, false, view.round, PP_UNBOUNDED);
 }

@@ -71,7 +71,7 @@ static pp_facts_t facts_of(const pp_allreduce_t *coll, const pp_round_state_t *s
     const pp_handle_t *handle = &coll->handle;
     return (pp_facts_t){.waits = pp_rounds_asks(coll), .pending = pending(coll),
                         .ready = state && state->ready, .left = pp_handle_left(handle),
-                        .out = handle->team->exits, .aside = handle->aside, .elsewhere = pp_handle_elsewhere(handle),
+                        .out = handle->team->exits, .aside = pp_handle_aside(handle), .elsewhere = pp_handle_elsewhere(handle),
                         .overdue = coll->time.overdue};
 }
 
@@ -343,7 +343,7 @@ static void activated(void *owner, pp_instance_t *instance)
 static pp_tally_t tally_of(const pp_allreduce_t *coll, const pp_round_state_t *state)
 {
     const pp_handle_t *handle = &coll->handle;
-    bool lifted = handle->aside && state->round >= pp_rounds_bound(coll);
+    bool lifted = pp_handle_aside(handle) && state->round >= pp_rounds_bound(coll);
     uint32_t cause = lifted && state->cause < PP_CAUSE_DEPARTED ? PP_CAUSE_DEPARTED : state->cause;
     return (pp_tally_t){
         .contributions = coll->messages->slot.contributions, .contributors = pending(coll),

@@ -14,11 +14,12 @@ enum {
 
 /* ---- what other ranks have done ------------------------------------------------------------------------------- */
 
-/* Another rank may have found that this one holds the next round up. */
+/* Another rank may have found that the next round lacks this one. */
 static void hear_told(pp_allreduce_t *coll)
 {
-    if (pp_hold_is_told(coll))
-        pp_patience_awaited(coll, coll->completed, 0);
+    const pp_told_t told = pp_hold_told(coll);
+    if (told != PP_TOLD_NOTHING)
+        pp_patience_awaited(coll, coll->completed, told);
 }
 
 bool pp_on_board_has_news(pp_allreduce_t *coll)

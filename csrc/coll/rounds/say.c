@@ -6,7 +6,7 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
     const pp_combine_t *combine = coll->on_board;
     /* A rank that is out says so by its presence. */
     pp_leaving_t leaves = coll->handle.team->exits ? PP_STAYS : coll->handle.leaving;
-    uint64_t round = coll->completed, state = coll->handle.aside ? PP_WORD_ASIDE : 0;
+    uint64_t round = coll->completed, state = pp_handle_aside(&coll->handle) ? PP_WORD_ASIDE : 0;
     if (pp_rounds_asks(coll))
         state |= PP_WORD_WAITS | (combine->direct ? PP_WORD_DIRECT : 0)
                | (coll->time.overdue ? PP_WORD_OVERDUE : 0);

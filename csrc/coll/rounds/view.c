@@ -118,8 +118,8 @@ pp_draw_end_t pp_view_follow(const pp_view_t *view, pp_allreduce_t *coll, int32_
 
 bool pp_view_withholds(const pp_view_t *view, int32_t index)
 {
-    bool aside = pp_view_word(view->coll, index) & PP_WORD_ASIDE;
-    return !pp_view_left(view, index) && !pp_view_elsewhere(view, index) && !(aside && !view->coll->rule.each);
+    return !(pp_view_word(view->coll, index) & PP_WORD_ASIDE) && !pp_view_left(view, index)
+        && !pp_view_elsewhere(view, index);
 }
 
 bool pp_view_anybody_aside(const pp_view_t *view)
