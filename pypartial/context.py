@@ -66,9 +66,9 @@ class Context(Collectives):
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or
     fail together. `seed`, `window` and `transport` must be the same on all ranks, which is checked;
-    `progress`, `patience`, `backlog` and `stall_warning` may differ. The context duplicates the communicator
-    and never communicates on `comm` itself afterwards. Several contexts, on overlapping
-    communicators, may live at once. A context cannot be copied or pickled.
+    `progress`, `patience`, `backlog` and `stall_warning` may differ. The context duplicates the
+    communicator and never communicates on `comm` itself afterwards. Several contexts, on
+    overlapping communicators, may live at once. A context cannot be copied or pickled.
 
     Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context, which
     is collective. Leaving it by an exception communicates nothing: the library's thread stops, the
@@ -105,9 +105,9 @@ class Context(Collectives):
         Seconds, above 0. This rank may hold up a round that others wait for, for this long, while
         it does not call. The library's thread then says that this rank has left, and the round goes
         on without it. ``"auto"``: five times this rank's usual time between a result and its next
-        Start, and at least 1 s; 2 s while that time is not known. None: never, and while this rank waits it asks no other one to
-        leave; other ranks that wait ask. Only None and ``"auto"`` are possible with
-        ``progress="caller"``, where no thread could say so.
+        Start, and at least 1 s; 2 s while that time is not known. None: never, and while this rank
+        waits it asks no other one to leave; other ranks that wait ask. Only None and ``"auto"`` are
+        possible with ``progress="caller"``, where no thread could say so.
     backlog : int or "auto", optional
         Bytes, at least 1, that results may take which ``deliver="each"`` queues for this rank while
         it has left by patience; but `window` results of each request in any case. Beyond that this

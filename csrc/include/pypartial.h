@@ -204,8 +204,7 @@ typedef struct pp_ctx_config {
                                   tests several nodes; 0: no; checked */
     int32_t  unused;
     int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic; 0, INT64_MAX: for ever */
-    uint64_t backlog_bytes;    /* of results that PP_EACH queues for this rank while it has left by patience; 0: automatic,
-                                  an eighth of the machine's memory divided by the ranks of the node */
+    uint64_t backlog_bytes;    /* that PP_EACH queues for this rank while it has left by patience; 0: automatic */
     uint64_t ipc_from;         /* for pp_ctx_ipc_from(); rank 0 chooses for all ranks, so only its value matters */
 } pp_ctx_config_t;
 
@@ -619,10 +618,9 @@ pp_status_t pp_away_begin(pp_ctx_t *ctx);
 pp_status_t pp_away_end(pp_ctx_t *ctx);
 
 /* Local.  Around a blocking call of the application that the library sees.  Between the two this rank has left all handles
-   of the open contexts of this process, as if its patience had run out.  It does not leave PP_FULL, nor groups that the
-   application names: these wait as MPI does.  Nothing is counted: threads need no common order, and their Start, Wait and
-   Test go on meanwhile.  Pairs may be nested.  Contexts that have failed, are inside a collective call, or have no
-   progress thread are left alone. */
+   of this process, as if its patience had run out, but for PP_FULL and groups that the application names.  Nothing is
+   counted, and Start, Wait and Test of other threads go on.  Pairs may be nested.  Contexts that have failed, are inside a
+   collective call, or have no progress thread are left alone. */
 void pp_aside_begin(void);
 void pp_aside_end(void);
 

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "actor.h"
 
+#include "../api.h"
+#include "../progress/live.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -144,6 +147,14 @@ static pp_status_t and_describe(pp_status_t status, const pp_sim_call_t *call)
     if (status == PP_OK && call->group)
         return pp_preduce_result(call->coll, call->group);
     return status;
+}
+
+pp_status_t pp_sim_aside(pp_ctx_t *ctx, int32_t delta)
+{
+    PP_TRY(pp_enter(ctx));
+    pp_live_tell(ctx, ctx->team.asides + (uint32_t)delta, ctx->team.waits_in_others);
+    pp_unlock(ctx);
+    return PP_OK;
 }
 
 static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)

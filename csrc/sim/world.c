@@ -2,7 +2,6 @@
 #include "../api.h"
 #include "../coll/preduce.h"
 #include "../node/board.h"
-#include "../progress/live.h"
 #include "../transport/sim.h"
 #include "actor.h"
 #include "heard.h"
@@ -147,14 +146,6 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 {
     PP_TRY(check_rank(sim, rank));
     return pp_simnet_kill(sim->net, rank, time_ns, detect_ns);
-}
-
-pp_status_t pp_sim_aside(pp_ctx_t *ctx, int32_t delta)
-{
-    PP_TRY(pp_enter(ctx));
-    pp_live_tell(ctx, ctx->team.asides + (uint32_t)delta, ctx->team.waits_in_others);
-    pp_unlock(ctx);
-    return PP_OK;
 }
 
 pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank)

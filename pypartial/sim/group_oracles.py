@@ -239,7 +239,8 @@ def occurred(scenario: Scenario, outcome: Outcome) -> dict[str, bool]:
     beside = len(handles) < len(scenario.handles)
     waits = [r.ended - r.begun for logs in outcome.logs for log in logs for r in log.records]
     found["left"] = beside and max(waits, default=0) > _ELSEWHERE_NS
-    away = any(action in ("away", "aside", "apart") for phase in scenario.phases for action in phase.then)
+    then = {action for phase in scenario.phases for action in phase.then}
+    away = not then.isdisjoint(("away", "aside", "apart"))
     timeouts = (log.timeouts for logs in outcome.logs for log in logs if log.asked)
     return found | {
         "in_memory": any(map(scenario.in_memory, handles)),

@@ -35,9 +35,7 @@ def test_a_rank_withholds_what_is_further_than_max_lag_from_what_it_was_given(ru
 def test_only_leaving_being_elsewhere_and_patience_lift_it(rules: Rules) -> None:
     """Full always waits for ranks that are not ready and have not left."""
     lib = rules.lib
-    for size, policy, deadline in product(
-        range(1, 6), ("PP_FIRST_OF", "PP_QUORUM"), (False, True)
-    ):
+    for size, policy, deadline in product(range(1, 6), ("PP_FIRST_OF", "PP_QUORUM"), (False, True)):
         for k in range(1, size + 1):
             rule = rules.rule(policy, k, size, deadline=deadline)
             full = policy == "PP_QUORUM" and k == size and not deadline

@@ -261,9 +261,7 @@ def run_dry(rules: Rules, rule: Any, ranks: list[Facts], late: list[bool]) -> tu
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_patience_lets_every_round_go_on_that_somebody_waits_for(
-    rules: Rules, size: int
-) -> None:
+def test_patience_lets_every_round_go_on_that_somebody_waits_for(rules: Rules, size: int) -> None:
     """Others may compute, withhold or be elsewhere."""
     for here in product(HERE if size < 4 else FEW_HERE, repeat=size):
         if not any(facts.waits for facts, _ in here):
