@@ -32,6 +32,7 @@ from ._calls import Away, CollectiveCalls
 from ._collectives import Collectives
 from ._elements import type_name
 from ._ipc import ipc_from
+from ._launch import alone
 from ._names import PROGRESS, TRANSPORT
 from .errors import ArgumentError, Error
 from .status import Stats
@@ -247,6 +248,9 @@ class Context(Collectives):
         _live_contexts.add(self)
         _watch_finalize(native.MPI)
         self._warn()
+        lone = alone(native.MPI.COMM_WORLD.size) if self._size == 1 else None
+        if lone is not None:
+            _native.warn(lone, stacklevel=3)
 
     # ---- what it is -----------------------------------------------------------------------------
 

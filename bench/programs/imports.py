@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy  # noqa: F401
 from mpi4py import MPI
 
-from pypartial.bench.launch import seconds_since_launch
+from pypartial._launch import seconds_since_launch
 
 MPI.COMM_WORLD.Barrier()
 if MPI.COMM_WORLD.rank == 0:

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ..statistics import Spread
+from ..tables import Column, print_table
 from ..units import format_duration, format_size
 from .results import GroupLatencyRow, GroupsMeta, GroupsReport, IterationRow, IterationSide
-from .table import Column, optional, print_table, significant, verdict
+from .table import optional, significant, verdict
 
-_LATENCY_NUMBERS = ("µs", "max", "/ MPI", "/ create", "/ split", "ranks", "CPU µs", "calls")
+_LATENCY_NUMBERS = (
+    *(Column("µs"), Column("max", 3), Column("/ MPI"), Column("/ create", 1)),
+    *(Column("/ split", 2), Column("ranks", 4), Column("CPU µs", 6), Column("calls", 5)),
+)
 _ITERATION_COLUMNS = (
     Column("generator", numbers=False),
     Column("backend", numbers=False),
     Column("ranks", numbers=False),
-    *map(Column, ("iteration", "10 %", "90 %", "undisturbed", "x", "10 %", "90 %")),
+    *(Column("iteration"), Column("10 %", 2), Column("90 %", 2), Column("undisturbed", 1)),
+    *(Column("x"), Column("10 %", 3), Column("90 %", 3)),
     Column("verified", numbers=False),
 )
 
@@ -37,7 +42,7 @@ def _print_latencies(title: str, rows: Sequence[GroupLatencyRow]) -> None:
         *map(Column, ("groups", "size")),
         Column("way", numbers=False),
         *([Column("buffers", numbers=False)] if several else []),
-        *map(Column, _LATENCY_NUMBERS),
+        *_LATENCY_NUMBERS,
         Column("verified", numbers=False),
     ]
     sections = [

@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 
+from .._launch import seconds_since_launch
 from ..statistics import Active, Latency
 from .conditions import (
     context_options,
@@ -30,7 +31,6 @@ from .conditions import (
 )
 from .contenders import any_pair, contender, has_persistent
 from .device_arrays import Devices, with_path
-from .launch import seconds_since_launch
 from .ledger import Ledger, LoopLedger
 from .options import (
     AnyBuffers,

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from ..tables import Column, print_table
 from ..units import format_size
 from .results import LatencyMeta, LatencyRow, Report
-from .table import (
-    Column,
-    about_device,
-    by_size,
-    circumstances,
-    optional,
-    print_table,
-    significant,
-    title,
-    verdict,
-)
+from .table import about_device, by_size, circumstances, optional, significant, title, verdict
 
 _COLUMNS = (
     Column("size"),
     Column("policy", numbers=False),
     Column("buffers", numbers=False),
-    *map(Column, ("µs", "max", "/ MPI", "/ memcpy", "GB/s", "active", "CPU µs", "calls")),
+    *(Column("µs"), Column("max", 4), Column("/ MPI", 1), Column("/ memcpy", 2)),
+    *(Column("GB/s", 3), Column("active", 5), Column("CPU µs", 7), Column("calls", 6)),
     Column("verified", numbers=False),
 )
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from ..tables import Column, print_table
 from ..units import format_size
 from .results import OverheadMeta, OverheadRow, Report
-from .table import Column, optional, print_table, significant, verdict
+from .table import optional, significant, verdict
 
 _COLUMNS = (
     Column("call", numbers=False),
     Column("of", numbers=False),
     Column("buffers", numbers=False),
-    *map(Column, ("ns", "10 %", "90 %", "/ Allreduce", "/ persistent")),
+    *(Column("ns"), Column("10 %", 2), Column("90 %", 2)),
+    *(Column("/ Allreduce"), Column("/ persistent", 1)),
     Column("verified", numbers=False),
 )
 

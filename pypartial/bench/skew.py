@@ -18,11 +18,11 @@ from mpi4py import MPI
 
 import pypartial as pp
 
+from .._launch import seconds_since_launch
 from ..statistics import Active, Latency
 from .conditions import context_options, named_in_memory_errors, no_garbage_collection, surroundings
 from .contenders import any_pair, contender
 from .device_arrays import Devices, with_path
-from .launch import seconds_since_launch
 from .ledger import Ledger
 from .options import (
     AnyBuffers,

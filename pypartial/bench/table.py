@@ -1,69 +1,18 @@
-"""Printing of tables, and the table of ``bench skew``."""
+"""The table of ``bench skew``, and what tables of benchmarks share."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
-from rich.console import Console
-from rich.table import Table
-
 from ..statistics import Active
+from ..tables import Column, print_table
 from ..units import format_size
 from .options import Buffers
 from .results import DeviceFacts, Meta, Report, Row, SkewMeta
 
 AnyRow = TypeVar("AnyRow", bound=Row)
-
-# Wide enough for every column: under a launcher the width of the terminal is unknown.
-_WIDTH = 130
-_WIDTH_WITH_BUFFERS = 150
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its heading, and whether it holds numbers."""
-
-    heading: str
-    numbers: bool = True
-
-
-def print_table(
-    title: str,
-    columns: Sequence[Column],
-    sections: Iterable[Sequence[Sequence[str]]],
-    notes: Sequence[str],
-    width: int = _WIDTH,
-) -> None:
-    """Print a table and notes on standard output.
-
-    Parameters
-    ----------
-    title : str
-    columns : sequence of Column
-    sections : iterable of sequence of sequence of str
-        The cells of the rows, in groups with a line between them.
-    notes : sequence of str
-        Notes that explain the table.
-    width : int
-        Of the longest line.
-    """
-    table = Table(title=title, title_justify="left", title_style="")
-    for column in columns:
-        table.add_column(
-            column.heading, justify="right" if column.numbers else "left", no_wrap=True
-        )
-    for section in sections:
-        for cells in section:
-            table.add_row(*cells)
-        table.add_section()
-    # Plain text: a launcher may give a rank a terminal although the output goes to a file.
-    console = Console(color_system=None, highlight=False, force_terminal=False, width=width)
-    console.print(table)
-    for note in notes:
-        console.print(note)
 
 
 def by_size(rows: Sequence[AnyRow]) -> list[list[AnyRow]]:
@@ -73,25 +22,20 @@ def by_size(rows: Sequence[AnyRow]) -> list[list[AnyRow]]:
 
 def print_report(report: Report[SkewMeta, Row]) -> None:
     """Print a report of ``bench skew`` on standard output."""
-    numbers = ["mean µs", "p50", "p99", "max", "vs MPI", "active", "95 % CI", "expected", "CPU µs"]
     computes = any(row.slowdown is not None for row in report.rows)
-    numbers += ["slowdown"] if computes else []
-    names = ["policy", "buffers"] if _shows_buffers(report.rows) else ["policy"]
+    several = any(row.buffers != Buffers.NUMPY.value for row in report.rows)
     columns = [
         Column("size"),
-        *(Column(name, numbers=False) for name in names),
-        *map(Column, numbers),
+        Column("policy", numbers=False),
+        *([Column("buffers", numbers=False)] if several else []),
+        *(Column("mean µs"), Column("p50", 3), Column("p99", 2), Column("max", 5)),
+        *(Column("vs MPI", 1), Column("active"), Column("95 % CI", 7), Column("expected", 4)),
+        Column("CPU µs", 6),
+        *([Column("slowdown")] if computes else []),
         Column("verified", numbers=False),
     ]
-    sections = [
-        [_cells(row, computes, "buffers" in names) for row in rows] for rows in by_size(report.rows)
-    ]
-    width = _WIDTH_WITH_BUFFERS if "buffers" in names else _WIDTH
-    print_table(title(report.meta), columns, sections, notes(report), width)
-
-
-def _shows_buffers(rows: Iterable[Row]) -> bool:
-    return any(row.buffers != Buffers.NUMPY.value for row in rows)
+    sections = [[_cells(row, computes, several) for row in rows] for rows in by_size(report.rows)]
+    print_table(title(report.meta), columns, sections, notes(report))
 
 
 def notes(report: Report[SkewMeta, Row]) -> list[str]:

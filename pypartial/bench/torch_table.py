@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from ..tables import Column, print_table
 from ..units import format_duration, format_size
 from .results import Report, TorchMeta, TorchRow
-from .table import Column, print_table, verdict
+from .table import verdict
 
 _COLUMNS = (
     Column("parameters"),
     Column("way", numbers=False),
-    *map(Column, ("step", "10 %", "90 %", "late rank", "/ gloo", "10 %", "90 %", "blocks")),
+    *(Column("step"), Column("10 %", 2), Column("90 %", 2), Column("late rank", 1)),
+    *(Column("/ gloo"), Column("10 %", 3), Column("90 %", 3), Column("blocks", 4)),
     Column("verified", numbers=False),
 )
 

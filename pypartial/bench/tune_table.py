@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from ..tables import Column, print_table
 from ..tuning import Entry
 from ..units import format_size
 from .results import Report, TuneMeta, TuneRow
-from .table import Column, print_table, significant, verdict
+from .table import significant, verdict
 
 
 def print_report(report: Report[TuneMeta, TuneRow], entries: Sequence[Entry]) -> None:
@@ -38,12 +39,12 @@ def _columns(algorithms: Sequence[str]) -> list[Column]:
     return [
         Column("ranks"),
         Column("size"),
-        *(Column(_short(name)) for name in algorithms),
+        *(Column(_short(name), 2) for name in algorithms),
         Column("fastest", numbers=False),
         Column("chosen", numbers=False),
         Column("/ best"),
-        Column("before", numbers=False),
-        Column("/ best"),
+        Column("before", 1, numbers=False),
+        Column("/ best", 1),
         Column("verified", numbers=False),
     ]
 

@@ -5,7 +5,7 @@ there is nothing to run (usage errors, help), so that messages appear once and a
 The other ranks load neither typer nor rich, and sleep meanwhile: with more ranks than cores they
 would slow rank 0 down.
 
-The environment variables of a launcher show that there is one; `pypartial.bench.launch` lists them.
+The environment variables of a launcher show that there is one; `pypartial._launch` lists them.
 Without a launcher, MPI is not initialised before the command line has been read. An unknown
 launcher does no harm: every rank then reads the command line.
 """
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._launch import alone, launched_rank, launched_size
 from ..bench.group_options import BenchGroupsOptions
-from ..bench.launch import launched_rank, launched_size
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
 from ..bench.torch_options import BenchTorchOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
@@ -182,12 +182,7 @@ def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
         return 1  # the first process says why
     job = parse(arguments, started)
     if started > 1 and isinstance(job, BenchOptions):
-        print(
-            f"pypartial: the launcher started {started} processes, but each is alone in its "
-            "MPI_COMM_WORLD: launcher and mpi4py belong to different MPI libraries. pypartial info "
-            "shows mpi4py's; use its launcher",
-            file=sys.stderr,
-        )
+        print(f"pypartial: {alone(1)}", file=sys.stderr)
         return 1
     return job
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .._launch import stderr_is_terminal
 from ..bench import groups as groups_bench
 from ..bench import latency as latency_bench
 from ..bench import overhead as overhead_bench
@@ -17,7 +18,6 @@ from ..bench import skew as skew_bench
 from ..bench.conditions import shortage
 from ..bench.device_arrays import Devices, open_devices
 from ..bench.group_options import BenchGroupsOptions
-from ..bench.launch import stderr_is_terminal
 from ..bench.options import (
     AllreduceOptions,
     Buffers,
@@ -106,7 +106,7 @@ def groups(options: BenchGroupsOptions, comm: MPI.Intracomm) -> int:
         As for `skew`.
     """
     pairs = len({*options.buffers, Buffers.NUMPY})
-    if not ready(comm, max(options.sizes), pairs, "--bytes"):
+    if not ready(comm, max(options.sizes), pairs):
         return 1
     announce("about", groups_bench.about_seconds(options, comm.size), comm)
     with progress_bar(groups_bench.turns(options, comm.size), comm) as progress:

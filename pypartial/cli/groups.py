@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from ..bench.launch import stderr_is_terminal
+from .._launch import stderr_is_terminal
 from ..sim.group_options import RANKS_MAX, AnalyseOptions, GroupsOptions, ShowOptions
 from ..units import format_duration
 from .core import save
@@ -88,30 +88,33 @@ def _simulate(options: GroupsOptions) -> int:
 
 
 def _print_rows(options: GroupsOptions, rows: Sequence[Row]) -> None:
-    print(
+    from ..tables import Column, print_table
+
+    columns = [
+        *(Column("generator", numbers=False), Column("ranks", numbers=False)),
+        *(Column("iteration"), Column("undisturbed", 1), Column("x"), Column("waiting", 2)),
+    ]
+    sections, notes = [], ["Groups by size, and requests without a group:"]
+    for row in rows:
+        names = [row.generator, *("" for _ in row.sides[1:])]
+        sections.append([[name, *_side(side)] for name, side in zip(names, row.sides, strict=True)])
+        total = sum(row.sizes.values()) or 1
+        sizes = ", ".join(f"{size}: {count / total:.1%}" for size, count in row.sizes.items())
+        notes.append(f"{row.generator}: {sizes or 'none'}; alone {row.alone:.1%}")
+    title = (
         f"{options.ranks:,} ranks, {options.per_node} a node, {options.arrivals}, "
         f"{options.iterations:,} iterations, seed {options.seed}"
     )
-    wide = max(len(text) for text in ("generator", *(row.generator for row in rows))) + 2
-    print(f"{'generator':<{wide}}ranks       iteration  undisturbed      x  waiting")
-    for row in rows:
-        for side in row.sides:
-            name = row.generator if side is row.sides[0] else ""
-            print(f"{name:<{wide}}{_side(side)}")
-    print("Groups by size, and requests without a group:")
-    for row in rows:
-        total = sum(row.sizes.values()) or 1
-        sizes = ", ".join(f"{size}: {count / total:.1%}" for size, count in row.sizes.items())
-        print(f"{row.generator:<{wide}}{sizes or 'none'}; alone {row.alone:.1%}")
+    print_table(title, columns, sections, notes)
 
 
-def _side(side: Side) -> str:
+def _side(side: Side) -> list[str]:
     even = "" if side.undisturbed_ns is None else format_duration(side.undisturbed_ns)
     ratio = "" if even == "" else "-" if side.ratio is None else f"{side.ratio:.2f}"
     name = f"{side.ranks:,} {side.name}"
     time = "-" if side.iteration_ns is None else format_duration(side.iteration_ns)
     waiting = "-" if side.waiting is None else f"{side.waiting:.1%}"
-    return f"{name:<12}{time:>9}{even:>13}{ratio:>7}{waiting:>9}"
+    return [name, time, even, ratio, waiting]
 
 
 # ---- analysis ------------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.metadata
 import importlib.util
 import itertools
 import os
 import platform
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pypartial as pp
@@ -17,8 +20,8 @@ import pypartial as pp
 from .. import tuning
 from .._direct import mpi_says, self_test
 from .._ipc import why_no_kernels
+from .._launch import alone, launched_size, terminal_width
 from .._native import Native
-from ..bench.launch import launched_size
 from ..units import format_size
 from .core import load_on_all, print_problem
 
@@ -130,6 +133,8 @@ def devices(native: Native) -> list[Fact]:
     version, count = ffi.new("int32_t *"), ffi.new("int32_t *")
     status = lib.pp_devices(version, count)
     if status < 0:
+        if not _has_card():  # nothing to install a driver for
+            return [("none", "no NVIDIA card here")]
         return [("driver", str(native.error(status)))]
     facts = [("driver", f"for CUDA {version[0] // 1000}.{version[0] % 1000 // 10}")]
     try:
@@ -140,6 +145,15 @@ def devices(native: Native) -> list[Fact]:
     except pp.Error as error:  # as of a device that has failed
         facts.append(("driver's error", str(error)))
     return facts
+
+
+def _has_card() -> bool:
+    """Return whether this machine has, or seems to have, a card of NVIDIA's."""
+    nodes = ("/dev/nvidia*", "/dev/nvhost*", "/dev/dxg")  # a driver's; a Jetson's; Windows' Linux
+    if os.environ.get("PYPARTIAL_CUDA_DRIVER") or any(glob.glob(node) for node in nodes):
+        return True
+    vendors = map(Path, glob.glob("/sys/bus/pci/devices/*/vendor"))
+    return any(vendor.read_text().strip() == "0x10de" for vendor in vendors)
 
 
 def _device_name(native: Native, number: int) -> str:
@@ -346,15 +360,10 @@ def _thread_level() -> int:
 
 
 def _ranks_and_launcher(size: int) -> str:
-    started = launched_size()
-    if started is None:
+    if launched_size() is None:
         return f"{size}, without a launcher; mpirun -n P pypartial info shows P ranks"
-    if started != size:
-        return (
-            f"{size}, although the launcher started {started} processes: launcher and mpi4py "
-            "belong to different MPI libraries"
-        )
-    return str(size)
+    lone = alone(size)
+    return str(size) if lone is None else f"{size}: {lone}"
 
 
 def _ranks(comm: MPI.Intracomm) -> list[RankFacts]:
@@ -375,10 +384,16 @@ def _ranks(comm: MPI.Intracomm) -> list[RankFacts]:
 
 
 def _print(sections: Iterable[tuple[str, list[Fact]]], problem: str | None) -> None:
+    limit = terminal_width()
     for title, facts in sections:
         print(title)
         width = max(len(name) for name, _ in facts)
         for name, text in facts:
-            print(f"  {name:{width}}  {text}")
+            line = f"  {name:{width}}  {text}"
+            if limit is not None:
+                wrapper = textwrap.TextWrapper(limit, subsequent_indent=" " * (width + 4))
+                wrapper.break_on_hyphens = wrapper.break_long_words = False  # of a path
+                line = wrapper.fill(line)
+            print(line)
     if problem is not None:
         print_problem(problem)

@@ -14,8 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._launch import stderr_is_terminal
 from .._native import load
-from ..bench.launch import stderr_is_terminal
 from ..provenance import header
 from .core import print_problem
 

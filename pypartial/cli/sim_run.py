@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..bench.launch import stderr_is_terminal
+from .._launch import stderr_is_terminal
 from ..sim.options import Dump, ScheduleOptions, SkewOptions
 from ..units import format_size
 from .core import save

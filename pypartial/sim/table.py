@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from itertools import groupby
 
 from ..statistics import Active
+from ..tables import Column, print_table
 from ..units import format_duration, format_size
 from .report import SkewReport
 from .skew import Row
 
-_WIDTH = 156
+_COLUMNS = (
+    *(Column("ranks"), Column("size"), Column("policy", numbers=False), Column("step")),
+    *(Column("p50", 5), Column("p99", 4), Column("x"), Column("latency", 3), Column("x", 3)),
+    *(Column("active"), Column("expected", 6), Column("stale", 1), Column("msgs", 7)),
+    *(Column("bytes", 7), Column("idle", 2)),
+)
 
 
 def print_report(report: SkewReport) -> None:
     """Print all rows, and notes that explain them."""
-    console = Console()
-    if console.width < _WIDTH:
-        console = Console(width=_WIDTH)  # rather wrapped lines than columns cut off
-    console.print(_table(report))
-    for row in report.rows:
-        console.print(_details(row), highlight=False, soft_wrap=True)
-    console.print()
-    console.print(
-        "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from "
-        "Start to the end of Wait. x: how many times faster than full. active: ranks that were "
-        "ready for a round, with the 95 % confidence interval, and the expected number. stale: "
-        "share of the parts that ranks gave to rounds with a contribution of an earlier call. "
-        "msgs, bytes: sent by a rank in a step, headers included. idle: share of the time inside "
-        "Start and Wait.",
-        style="dim",
-        highlight=False,
-    )
-
-
-def _table(report: SkewReport) -> Table:
     options = report.options
     title = (
         f"{report.arrivals}, {options.steps} steps"
@@ -43,18 +27,20 @@ def _table(report: SkewReport) -> Table:
         f"{options.network.name}; deliver {options.deliver.value}, window {options.window}; "
         f"seed {options.seed}"
     )
-    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD)
-    for name in ("ranks", "size"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    times = ("step", "p50", "p99", "x", "latency", "x")
-    for name in (*times, "active", "expected", "stale", "msgs", "bytes", "idle"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row, following in zip(report.rows, [*report.rows[1:], None], strict=True):
-        group = (row.ranks, row.bytes)
-        last = following is not None and (following.ranks, following.bytes) != group
-        table.add_row(*_cells(row), end_section=last)
-    return table
+    sections = [
+        [_cells(row) for row in rows]
+        for _, rows in groupby(report.rows, key=lambda row: (row.ranks, row.bytes))
+    ]
+    notes = [
+        *map(_details, report.rows),
+        "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from "
+        "Start to the end of Wait. x: how many times faster than full. active: ranks that were "
+        "ready for a round, with the 95 % confidence interval, and the expected number. stale: "
+        "share of the parts that ranks gave to rounds with a contribution of an earlier call. "
+        "msgs, bytes: sent by a rank in a step, headers included. idle: share of the time inside "
+        "Start and Wait.",
+    ]
+    print_table(title, _COLUMNS, sections, notes)
 
 
 def _cells(row: Row) -> list[str]:

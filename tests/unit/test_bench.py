@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import assert_fits
 
-from pypartial.bench import conditions, launch, table
+from pypartial import _launch as launch
+from pypartial.bench import conditions, table
 from pypartial.bench.ledger import Ledger
 from pypartial.bench.options import (
     DType,
@@ -92,6 +94,7 @@ def test_the_launcher_is_seen_from_the_environment() -> None:
     assert (launch.launched_size(open_mpi), launch.launched_rank(open_mpi)) == (8, 3)
     assert launch.launched_size({"PMI_SIZE": "4"}) == 4
     assert launch.launched_size({"PMI_SIZE": "none"}) is None
+    assert launch.launched_size({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}) is None
 
 
 def test_the_age_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,6 +457,11 @@ def printed(report: Report) -> str:
     with redirect_stdout(stream):
         table.print_report(report)
     return stream.getvalue()
+
+
+def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert_fits(printed(Report(META, with_speedups(ROWS))))
 
 
 def test_the_table_shows_every_row() -> None:

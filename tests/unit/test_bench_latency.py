@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support.tables import assert_fits
 
 from pypartial.bench import contenders, latency, latency_table, pace, trials
 from pypartial.bench.ledger import LoopLedger, Seen
@@ -573,6 +574,11 @@ def printed(report: Report[LatencyMeta, LatencyRow]) -> str:
     with redirect_stdout(stream):
         latency_table.print_report(report)
     return stream.getvalue()
+
+
+def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert_fits(printed(Report(META, with_ratios(ROWS))))
 
 
 def test_the_table_shows_every_row() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tables import assert_fits
 
 from pypartial.bench import clock, contenders, overhead, overhead_table
 from pypartial.bench.contenders import Pair
@@ -186,6 +187,11 @@ def test_ratios_are_to_both_calls_of_mpi4py() -> None:
     rows = overhead.with_overhead_ratios(ROWS)
     assert [row.ratio_to_mpi for row in rows] == [0.5, 1, 0.25]
     assert [row.ratio_to_mpi_persistent for row in rows] == [2, 4, 1]
+
+
+def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert_fits(printed(Report(META, overhead.with_overhead_ratios(ROWS))))
 
 
 def test_the_table_shows_every_row(tmp_path: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mpi4py import MPI
+from support.tables import assert_fits
 
 import pypartial as pp
 from pypartial.bench import torch_options, torch_table
@@ -182,6 +183,14 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells[3][5:7] == ["36 ms", "0.75"]
     text = " ".join(" ".join(lines).split())
     assert "ranks compute for 5 ms, the last one for 30 ms longer" in text
+
+
+def test_the_table_fits_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    torch_table.print_report(Report(META, ROWS))
+    assert_fits(capsys.readouterr().out)
 
 
 def test_small_networks_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,26 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROC
 def launched_size(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return how many processes the launcher says it started; None without a known launcher.
 
-    If the launcher belongs to another MPI library than mpi4py, every process is alone in its
-    MPI_COMM_WORLD; comparing sizes with this number shows it.
+    The batch script of a Slurm job is no step, whatever SLURM_NTASKS says: its tasks are None.
     """
     return _first_number(_SIZES, environ)
+
+
+def alone(size: int, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return why each process is alone in its MPI_COMM_WORLD, of this size, and what to do.
+
+    None if it is not, or if no launcher has started several.
+    """
+    started = launched_size(environ) or 1
+    if size > 1 or started == 1:
+        return None
+    found = f"started {started} processes, but each is alone in its MPI_COMM_WORLD"
+    if _first_number(_SIZES[:-1], environ) is None:
+        return f"srun {found}: start them with srun --mpi=pmix, or with mpirun"
+    return (
+        f"the launcher {found}: launcher and mpi4py belong to different MPI libraries. pypartial "
+        "info shows mpi4py's; use its launcher"
+    )
 
 
 def launched_rank(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -55,6 +71,24 @@ def stderr_is_terminal() -> bool:
     except OSError:
         return False
     return launched_size() is not None and target.startswith(("/dev/pts/", "/dev/tty"))
+
+
+def terminal_width() -> int | None:
+    """Return how many characters fit into a line of standard output; None: any number.
+
+    COLUMNS says so, if it is set, or else the terminal. A file or a pipe takes lines of any length.
+    Under a launcher the terminal is the one that `stderr_is_terminal` finds for stderr.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal():
+        return int(columns) or None
+    try:
+        if launched_size() is None:
+            return os.get_terminal_size(sys.stdout.fileno()).columns or None
+        with open(f"/proc/{os.getppid()}/fd/1", "rb", buffering=0) as out:
+            return os.get_terminal_size(out.fileno()).columns or None
+    except (OSError, ValueError):  # not a terminal; no file at all
+        return None
 
 
 def _first_number(names: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
