@@ -37,6 +37,15 @@ CORE_ERRORS = (errors.Error, MemoryError)
 LOGGER = logging.getLogger("pypartial")
 
 
+def _named(record: logging.LogRecord) -> bool:
+    """Let a line say whose it is: a program that sets up no logging prints the bare message."""
+    record.msg = f"pypartial: {record.msg}"
+    return True
+
+
+LOGGER.addFilter(_named)
+
+
 def warn(text: str, stacklevel: int) -> None:
     """Warn inside a collective call that has succeeded; log the text where warnings are errors.
 

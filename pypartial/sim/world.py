@@ -615,6 +615,12 @@ class World:
         """
         self._programs = list(programs)
         assert len(self._programs) == self.ranks
+        try:
+            self._run()
+        finally:
+            self._programs = []  # they refer to the world: in a circle it would not be freed
+
+    def _run(self) -> None:
         for rank in range(self.ranks):
             self._schedule(rank, self.now, None)
         while not self._stopped:

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import pypartial as pp
-from pypartial import _explain, _native, allreduce
+from pypartial import _explain, _launch, _native, allreduce
 from pypartial._buffer import Vector
 from pypartial._calls import CollectiveCalls
 from pypartial._mpi_library import identify, is_mpi_library, mapped_files
@@ -505,7 +505,7 @@ def test_stall_warnings_at_doubling_intervals(core, request_, monkeypatch, caplo
     monkeypatch.setattr(pp.Request, "_report_wait", report)
     request_.Wait()
     assert [record.getMessage() for record in caplog.records] == [
-        f"waited {waited_s:.3f}" for waited_s in waited
+        f"pypartial: waited {waited_s:.3f}" for waited_s in waited
     ]
     assert {record.name for record in caplog.records} == {"pypartial"}
     assert len(waited) == 3
@@ -746,7 +746,43 @@ def test_a_warning_that_is_an_error_is_logged(caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _native.warn("no memory", stacklevel=2)
-    assert [record.getMessage() for record in caplog.records] == ["no memory"]
+    assert [record.getMessage() for record in caplog.records] == ["pypartial: no memory"]
+
+
+def test_lines_of_the_log_say_whose_they_are():
+    """In a program that sets up no logging, which prints the bare message."""
+    code = "from pypartial import _native; _native.LOGGER.warning('%s waits', 'rank 3')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "pypartial: rank 3 waits\n"
+
+
+@pytest.mark.parametrize(
+    ("started", "remedy"),
+    [
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}, "srun --mpi=pmix"),
+        ({"PMI_SIZE": "4"}, "different MPI libraries"),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None),  # the script of a job
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_a_process_that_should_not_be_alone_is_told(started, remedy):
+    code = "from mpi4py import MPI; import pypartial as pp; pp.Context(MPI.COMM_WORLD).Free()"
+    names = (*_launch._SIZES, *_launch._RANKS)
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=kept | started,
+        timeout=60,
+        check=True,
+    )
+    told = [line for line in done.stderr.splitlines() if "alone" in line]
+    assert len(told) == (remedy is not None), done.stderr
+    if remedy is not None:
+        assert "RuntimeWarning" in told[0] and "started 4 processes" in told[0]
+        assert remedy in told[0]
 
 
 # ---- loading the core ---------------------------------------------------------------------------
