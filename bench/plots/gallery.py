@@ -196,7 +196,7 @@ def schedules(images: Path, quick: bool) -> None:
         for colour, name in zip(COLOURS, SCHEDULES, strict=False):
             latest = []
             for size in sizes:
-                options = ("--ranks", str(SCHEDULE_RANKS), "--bytes", str(size))
+                options = ("--ranks", str(SCHEDULE_RANKS), "--size", str(size))
                 words = ("sim", "schedule", name, *options, "--network", network, "--quiet")
                 latest.append(max(measured(*words)["finished_ns"]) / 1e3)
             axes.plot(sizes, latest, "o-", color=colour, label=name)

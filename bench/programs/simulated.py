@@ -1,4 +1,4 @@
-"""Simulates one round of one policy, as `sim skew --arrivals linear:1ms --bytes 64 --steps 1` does.
+"""Simulates one round of one policy, as `sim skew --arrivals linear:1ms --size 64 --steps 1` does.
 
     python simulated.py solo|full RANKS FILE
 

@@ -25,8 +25,8 @@ NOTES = (
 
 def measure(run: Run) -> Table:
     sizes = QUICK_SIZES if run.quick else SIZES
-    command = f"bench groups --part latency --size {','.join(map(str, GROUP_SIZES))}"
-    command += f" --generator full,{','.join(GENERATORS)} --bytes {','.join(map(str, sizes))}"
+    command = f"bench groups --part latency --group-size {','.join(map(str, GROUP_SIZES))}"
+    command += f" --generator full,{','.join(GENERATORS)} --size {','.join(map(str, sizes))}"
     command += " --transport mpi --backend schedule --buffers numpy"
     command += f" --budget {'40ms' if run.quick else '120ms'}"
     launches = [run.bench(RANKS, command) for _ in run.turns()]

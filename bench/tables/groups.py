@@ -33,8 +33,8 @@ NOTES = (
 
 def measure(run: Run) -> Table:
     sizes = QUICK_SIZES if run.quick else SIZES
-    command = f"bench groups --part latency --size {','.join(map(str, GROUP_SIZES))}"
-    command += f" --generator {','.join(GENERATORS)} --bytes {','.join(map(str, sizes))}"
+    command = f"bench groups --part latency --group-size {','.join(map(str, GROUP_SIZES))}"
+    command += f" --generator {','.join(GENERATORS)} --size {','.join(map(str, sizes))}"
     command += f" --budget {'40ms' if run.quick else '250ms'}"
     launches = [run.bench(RANKS, command) for _ in run.turns()]
     table = Table(HEAD, notes=NOTES)

@@ -34,7 +34,7 @@ def measure(run: Run) -> Table:
 def ratios(run: Run, schedule: str, ranks: int, network: str) -> str:
     found = []
     for size in SIZES:
-        command = f"sim schedule {schedule} --ranks {ranks} --bytes {size} --network {network}"
+        command = f"sim schedule {schedule} --ranks {ranks} --size {size} --network {network}"
         times = [
             max(run.results(1, f"{command} --quiet{option}")["finished_ns"])
             for option in (" --segments 1", "")

@@ -139,9 +139,9 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def named_in_memory_errors(size: int, option: str = "--size") -> Iterator[None]:
-    """Name the size, and the option it was given with, in the text of a `MemoryError`."""
+def named_in_memory_errors(size: int) -> Iterator[None]:
+    """Name the size in the text of a `MemoryError`."""
     try:
         yield
     except MemoryError as error:
-        raise MemoryError(f"{option} {format_size(size)}: {error}") from error
+        raise MemoryError(f"--size {format_size(size)}: {error}") from error

@@ -132,21 +132,21 @@ class BenchGroupsOptions:
         for size in self.sizes:
             if size % self.dtype.itemsize:
                 return (
-                    f"--bytes {size}: not a multiple of {self.dtype.itemsize} bytes, the size of "
+                    f"--size {size}: not a multiple of {self.dtype.itemsize} bytes, the size of "
                     f"{self.dtype.value}"
                 )
         for size in self.group_sizes:
             if size > ranks:
                 return (
-                    f"--size {size}: there are only {ranks} ranks; start more, with "
+                    f"--group-size {size}: there are only {ranks} ranks; start more, with "
                     f"mpirun -n {size} pypartial bench groups"
                 )
         if not self.budget_ns:
             return "--budget 0: no call fits into it; choose a time above 0"
         for name, values in (
             ("--part", self.parts),
-            ("--bytes", self.sizes),
-            ("--size", self.group_sizes),
+            ("--size", self.sizes),
+            ("--group-size", self.group_sizes),
             ("--generator", self.generators),
             ("--backend", self.backends),
             ("--buffers", self.buffers),

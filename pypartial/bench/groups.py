@@ -99,7 +99,7 @@ def measure(
         if Part.LATENCY in options.parts:
             for cast in casts(options, comm.size, comm.rank):
                 for size in options.sizes:
-                    with named_in_memory_errors(size, "--bytes"):
+                    with named_in_memory_errors(size):
                         stage = _stage(options, ctx, control, cast, size)
                         rows += _latencies(options, stage, baseline, progress, failures)
         if Part.ITERATIONS in options.parts:

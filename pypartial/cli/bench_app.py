@@ -32,8 +32,8 @@ from ..bench.torch_options import BenchTorchOptions, TorchPart, TorchWay, parame
 from ..policy import Policy
 from ..sim.arrivals import MODELS_HELP
 from ..units import parse_duration, parse_patience, parse_size
-from .options import PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
-from .reading import files_complaint, read
+from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
+from .reading import files_complaint, listed, read, read_sizes
 
 AnyEnum = TypeVar("AnyEnum", bound=Enum)
 
@@ -124,7 +124,6 @@ _PlotOption = Annotated[
     ),
 ]
 
-_LISTED = "Several are separated by commas, or the option is repeated."
 _HIDDEN_TEXT = " and ".join(
     f"{n} ({parameter_bytes(n) / 1e6:.1f} MB of parameters)" for n in _HIDDEN
 )
@@ -147,7 +146,7 @@ def skew(
         list[str] | None,
         typer.Option(
             metavar="SIZE",
-            help=f"{SIZE_HELP} {REPEATABLE} Default: {', '.join(_SKEW_SIZES)}.",
+            help=f"{SIZE_HELP} {LISTED} Default: {','.join(_SKEW_SIZES)}.",
         ),
     ] = None,
     skew: Annotated[
@@ -196,7 +195,7 @@ def skew(
     """
     options = SkewOptions(
         policies=tuple(read("--policy", parse_way, text) for text in policy or _SKEW_POLICIES),
-        sizes=tuple(read("--size", parse_size, text) for text in size or _SKEW_SIZES),
+        sizes=read_sizes(size, _SKEW_SIZES),
         skew_ns=read("--skew", parse_duration, skew),
         buffers=_kinds(buffers, (Buffers.NUMPY,)),
         device=device,
@@ -240,7 +239,7 @@ def latency(
         list[str] | None,
         typer.Option(
             metavar="SIZE",
-            help=f"{SIZE_HELP} {REPEATABLE} Default: {', '.join(_LATENCY_SIZES)}.",
+            help=f"{SIZE_HELP} {LISTED} Default: {','.join(_LATENCY_SIZES)}.",
         ),
     ] = None,
     skew: Annotated[
@@ -296,7 +295,7 @@ def latency(
     """
     options = LatencyOptions(
         policies=tuple(read("--policy", parse_way, text) for text in policy or _LATENCY_POLICIES),
-        sizes=tuple(read("--size", parse_size, text) for text in size or _LATENCY_SIZES),
+        sizes=read_sizes(size, _LATENCY_SIZES),
         buffers=_kinds(buffers, tuple(Buffers)),
         device=device,
         device_path=device_path,
@@ -328,40 +327,39 @@ def groups(
             case_sensitive=False,
         ),
     ] = None,
-    bytes_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--bytes",
-            metavar="SIZES",
-            help=f"{SIZE_HELP} {_LISTED} Iterations have the first one. "
-            f"Default: {','.join(_GROUP_BYTES)}.",
-        ),
-    ] = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="SIZE",
+            help=f"{SIZE_HELP} {LISTED} Iterations have the first one. "
+            f"Default: {','.join(_GROUP_BYTES)}.",
+        ),
+    ] = None,
+    group_size: Annotated[
+        list[str] | None,
+        typer.Option(
             metavar="RANKS",
-            help=f"Ranks of a group, from 2. {_LISTED} Default: those of "
+            help=f"Ranks of a group, from 2. {LISTED} Default: those of "
             f"{','.join(_GROUP_SIZES)} that there are ranks for.",
         ),
     ] = None,
     generator: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GENERATORS",
+            metavar="GENERATOR",
             help="Which groups: given (each Start names its group), static (a fixed table; "
             "iterations have that of Ripples), random, smart, controller; or full, an allreduce of "
             "this library on a context of the group's ranks (iterations always have full). "
-            f"{_LISTED} Default: {','.join(_GROUP_GENERATORS)}.",
+            f"{LISTED} Default: {','.join(_GROUP_GENERATORS)}.",
         ),
     ] = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="BACKENDS",
+            metavar="BACKEND",
             help="How members add up their models: node (in shared memory), schedule (by "
             "messages), comm (on communicators of MPI), or auto (node, or else schedule). "
-            f"{_LISTED} Default: auto.",
+            f"{LISTED} Default: auto.",
         ),
     ] = None,
     buffers: Annotated[
@@ -452,14 +450,13 @@ def groups(
     The average of every call is verified in a few calls of each way, and of every block and run
     that it keeps the mean over the ranks; the exit code is 1 if one was wrong.
     """
-    chosen = tuple(read("--size", parse_group_size, text) for text in _listed(size))
+    chosen = tuple(read("--group-size", parse_group_size, text) for text in listed(group_size))
     defaults = tuple(int(number) for number in _GROUP_SIZES if int(number) <= context.obj.ranks)
-    texts = _listed(bytes_) or _GROUP_BYTES
-    names = _listed(generator) or _GROUP_GENERATORS
-    backends = _listed(backend) or ("auto",)
+    names = listed(generator) or _GROUP_GENERATORS
+    backends = listed(backend) or ("auto",)
     options = BenchGroupsOptions(
         parts=tuple(part or Part),
-        sizes=tuple(read("--bytes", parse_size, text) for text in texts),
+        sizes=read_sizes(size, _GROUP_BYTES),
         group_sizes=chosen or defaults,
         generators=tuple(_member("--generator", GroupGenerator, text) for text in names),
         backends=tuple(_member("--backend", Backend, text) for text in backends),
@@ -506,10 +503,10 @@ def torch(
     way: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="WAYS",
+            metavar="WAY",
             help="What averages the gradients: optimizer (DistributedOptimizer), hook (the "
             "communication hook of DistributedDataParallel) or backend (DistributedDataParallel on "
-            f"this library's backend). {_LISTED} Default: {','.join(map(str, _TORCH_WAYS))}.",
+            f"this library's backend). {LISTED} Default: {','.join(map(str, _TORCH_WAYS))}.",
         ),
     ] = None,
     policy: Annotated[
@@ -576,7 +573,7 @@ def torch(
     At the end all ranks must have the same weights; those of gloo, but for rounding, where a round
     waits for all ranks; and the loss must have become smaller. The exit code is 1 otherwise.
     """
-    ways = _listed(way) or [str(one) for one in _TORCH_WAYS]
+    ways = listed(way) or [str(one) for one in _TORCH_WAYS]
     options = BenchTorchOptions(
         parts=tuple(part or TorchPart),
         hidden=tuple(hidden or _HIDDEN),
@@ -637,11 +634,6 @@ def overhead(
     )
     _refuse(options.complaint() or files_complaint(json, None))
     context.obj.job = options
-
-
-def _listed(values: list[str] | None) -> list[str]:
-    """Return the parts of the values of an option, which commas separate."""
-    return [part.strip() for value in values or [] for part in value.split(",")]
 
 
 def _kinds(values: list[str] | None, host: tuple[Buffers, ...]) -> tuple[AnyBuffers, ...]:

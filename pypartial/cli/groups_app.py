@@ -113,13 +113,13 @@ def analyse(
             metavar="L", help="Lipschitz constant of the gradient, for the rate of Theorem 1."
         ),
     ] = 1.0,
-    window: Annotated[
+    history: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="T",
-            help="Groups of the sync-graph. Default: 4 ceil((P - 1) / (SIZE - 1)), with the mean "
-            "size of the groups.",
+            help="Groups of the sync-graph, as the history of a controller. Default: "
+            "4 ceil((P - 1) / (SIZE - 1)), with the mean size of the groups.",
         ),
     ] = None,
     arrivals: ArrivalsOption = _EVEN,
@@ -151,7 +151,7 @@ def analyse(
             if given is not None and given.name != "DEFAULT":
                 raise typer.BadParameter(f"--{name.replace('_', '-')}: a log is not simulated")
     log = Path(source) if plan is None else None
-    options = AnalyseOptions(log, course, ranks, lipschitz, window, json)
+    options = AnalyseOptions(log, course, ranks, lipschitz, history, json)
     complaint = options.complaint() or files_complaint(json, None)
     if complaint is not None:
         raise typer.BadParameter(complaint)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 REPEATABLE = "May be repeated."
+LISTED = "Several are separated by commas, or the option is repeated."
 POLICY_HELP = (
     "Which ranks a round waits for: solo (the first one), majority (one drawn rank), first:M (the "
     "first of M drawn ranks), quorum:K (K ranks) or full (all). A policy may end in "

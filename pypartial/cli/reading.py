@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import typer
+
+from ..units import parse_size
 
 Value = TypeVar("Value")
 
@@ -19,6 +21,16 @@ def read(option: str, parse_text: Callable[[str], Value], text: str) -> Value:
         return parse_text(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+
+
+def listed(values: list[str] | None) -> list[str]:
+    """Return the parts of the values of an option, which commas separate."""
+    return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+def read_sizes(values: list[str] | None, default: Sequence[str]) -> tuple[int, ...]:
+    """Return the bytes that --size names."""
+    return tuple(read("--size", parse_size, text) for text in listed(values) or default)
 
 
 def files_complaint(json: Path | None, plot: Path | None) -> str | None:

@@ -20,11 +20,12 @@ from ..sim.options import (
     parse_patience,
 )
 from ..units import format_duration, parse_duration, parse_size
-from .options import PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
-from .reading import files_complaint, read
+from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
+from .reading import files_complaint, read, read_sizes
 from .sim import FuzzOptions, Plant, What
 
 _POLICIES = ("solo", "majority", "full")
+_STEPS, _RANK_STEPS = 100, 25_600
 _NETWORK = "infiniband-mvapich"
 _NETWORK_HELP = (
     f"What messages cost (LogGP). A preset: {', '.join(PRESETS)}; or values: "
@@ -69,8 +70,9 @@ def fuzz(
     plant: Annotated[
         Plant | None,
         typer.Option(
+            metavar="DEFECT",
             help="For tests of the fuzzer: put this defect into the engine, to see that it is "
-            "found.",
+            f"found. One of {', '.join(plant.value for plant in Plant)}.",
             case_sensitive=False,
         ),
     ] = None,
@@ -130,23 +132,21 @@ def skew(
             help="How long ranks compute before each call: one of the models listed below.",
         ),
     ] = "linear:1ms",
-    bytes_: Annotated[
+    size: Annotated[
         list[str] | None,
-        typer.Option(
-            "--bytes",
-            metavar="SIZE",
-            help=f"{SIZE_HELP} {REPEATABLE} Default: 64.",
-        ),
+        typer.Option(metavar="SIZE", help=f"{SIZE_HELP} {LISTED} Default: 64."),
     ] = None,
     steps: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             max=1_000_000,
             metavar="N",
-            help="The simulation ends when the fastest rank has made this many steps.",
+            help="The simulation ends when the fastest rank has made this many steps. Default: "
+            f"{_STEPS}, and above {_RANK_STEPS // _STEPS} ranks fewer, so that it takes seconds. "
+            "A large run is asked for: --ranks 65536 --steps 100 takes an hour, and 3 GB.",
         ),
-    ] = 100,
+    ] = None,
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[
         int,
@@ -220,11 +220,11 @@ def skew(
     """
     options = SkewOptions(
         ranks=tuple(ranks or (64,)),
-        sizes=tuple(read("--bytes", parse_size, text) for text in bytes_ or ("64",)),
+        sizes=read_sizes(size, ("64",)),
         policies=tuple(read("--policy", Policy.parse, text) for text in policy or _POLICIES),
         arrivals=arrivals,
         network=_network(network),
-        steps=steps,
+        steps=steps or max(1, min(_STEPS, _RANK_STEPS // max(ranks or (64,)))),
         seed=_seed(seed),
         window=window,
         base_ns=read("--base", parse_duration, base),
@@ -255,12 +255,7 @@ def schedule(
     ],
     ranks: Annotated[int, typer.Option(min=1, metavar="P", help="Number of simulated ranks.")] = 64,
     size: Annotated[
-        str,
-        typer.Option(
-            "--bytes",
-            metavar="SIZE",
-            help=f"{SIZE_HELP} An activation carries no data.",
-        ),
+        str, typer.Option(metavar="SIZE", help=f"{SIZE_HELP} An activation carries no data.")
     ] = "64",
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[
@@ -310,7 +305,7 @@ def schedule(
     options = ScheduleOptions(
         schedule=read("SCHEDULE", _schedule, name),
         ranks=ranks,
-        size=read("--bytes", parse_size, size),
+        size=read("--size", parse_size, size),
         network=dataclasses.replace(_network(network), headers_free=not headers),
         seed=_seed(seed),
         segments=segments or 0,

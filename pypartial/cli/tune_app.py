@@ -10,9 +10,9 @@ import typer
 
 from ..bench.options import TuneOptions
 from ..tuning import VARIABLE, location
-from ..units import parse_duration, parse_size
-from .options import REPEATABLE, SIZE_HELP, JsonOption
-from .reading import file_refusal, files_complaint, read
+from ..units import parse_duration
+from .options import LISTED, REPEATABLE, SIZE_HELP, JsonOption
+from .reading import file_refusal, files_complaint, read, read_sizes
 
 _SIZES = ("8", "1K", "4K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "4M", "16M")
 
@@ -23,15 +23,15 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="SIZE",
-            help=f"{SIZE_HELP} {REPEATABLE} Default: {', '.join(_SIZES)}.",
+            help=f"{SIZE_HELP} {LISTED} Default: {','.join(_SIZES)}.",
         ),
     ] = None,
     ranks: Annotated[
         list[int] | None,
         typer.Option(
             min=2,
-            metavar="N",
-            help="Measure on the first N ranks, while the others sleep. "
+            metavar="P",
+            help="Measure on the first P ranks, while the others sleep. "
             f"{REPEATABLE} Default: all ranks.",
         ),
     ] = None,
@@ -54,7 +54,7 @@ def tune(
     written then.
     """
     options = TuneOptions(
-        sizes=tuple(sorted(read("--size", parse_size, text) for text in size or _SIZES)),
+        sizes=tuple(sorted(read_sizes(size, _SIZES))),
         ranks=tuple(ranks or ()),
         budget_ns=read("--budget", parse_duration, budget),
         table=None if dry_run else location(),

@@ -39,14 +39,16 @@ _SEED_LIMIT = 1 << 64
 _LINE_LIMIT = 1 << 24
 
 MODELS_HELP = """\
-linear:1ms            rank r computes r x 1 ms (the micro-benchmark of eager-SGD, Fig. 8)
+linear:1ms            rank r computes r x 1 ms (eager-SGD, Fig. 8)
 normal:MEAN:SD        normal, truncated at 0
 lognormal:MEAN:SD     log-normal with this mean and standard deviation
 empirical:FILE        drawn with replacement from FILE: one duration a line
-ucf101, wmt16, cloud  training times of eager-SGD, section 2 (LSTM, Transformer, ResNet-50)
+ucf101, wmt16, cloud  training times of eager-SGD, section 2 (an LSTM, a
+                      Transformer, ResNet-50)
 slow:R:20x            rank R is 20 times slower than the others
 random:200ms          one rank, drawn in each step, comes 200 ms later
-rotating:50ms:400ms   delays rise from rank to rank; they move on by one rank in each step
+rotating:50ms:400ms   delays rise from rank to rank; they move on by one rank
+                      in each step
 trace:FILE            from FILE: one line a step, one column a rank"""
 
 

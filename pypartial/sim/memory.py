@@ -69,7 +69,7 @@ def require(
     elif 2 * estimate(ranks, vector_bytes, ring=ring) < need:
         what = "--ranks or --window"
     elif 2 * estimate(ranks, 0, ring=ring) < need:
-        what = "--ranks or --bytes"
+        what = "--ranks or --size"
     elif ring and 2 * estimate(ranks, vector_bytes) < need:
         what = "--ranks, or another schedule: that of a ring grows with the square of the ranks"
     raise OutOfMemory(

@@ -146,7 +146,7 @@ class SkewOptions:
         """Return what is wrong with these options; None if nothing is."""
         for name, values in (
             ("--ranks", self.ranks),
-            ("--bytes", self.sizes),
+            ("--size", self.sizes),
             ("--policy", self.policies),
         ):
             if len(set(values)) < len(values):

@@ -334,7 +334,8 @@ def test_a_rank_that_completes_nothing_has_no_times(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     (line,) = [line for line in ran.stdout.splitlines() if "1 slow" in line]
-    assert line.split()[:3] == ["1", "slow", "-"] and line.split()[-2:] == ["-", "-"]
+    cells = [cell.strip() for cell in line.split("│")]
+    assert cells[2:4] == ["1 slow", "-"] and cells[5:7] == ["-", "-"]
     fast, slow = json.loads(results.read_text())["rows"][0]["sides"]
     assert slow["undisturbed_ns"] > 0 and fast["waiting"] is not None
     assert slow["iteration_ns"] is slow["ratio"] is slow["waiting"] is None
@@ -413,12 +414,12 @@ def test_what_an_analysis_cannot_tell(tmp_path: Path) -> None:
     log, analysis = tmp_path / "log", tmp_path / "rho.json"
     log.write_text('{"event": "begin", "members": [0, 1]}\n' * 3)
     words = ("groups", "analyse", str(log), "--json", str(analysis), "--ranks", "2")
-    ran = command(*words, "--lipschitz", "1e-320", "--window", "4")
+    ran = command(*words, "--lipschitz", "1e-320", "--history", "4")
     assert ran.returncode == 0, ran.stderr
     assert "frozen         not looked at: fewer than 4 groups" in ran.stdout
     found = json.loads(analysis.read_text())["analysis"]
     assert found["frozen"] is found["rate"] is None
-    ran = command(*words, "--window", "3")
+    ran = command(*words, "--history", "3")
     assert "frozen         0, longest 0 groups (of the last 3 groups)" in ran.stdout
     assert json.loads(analysis.read_text())["analysis"]["frozen"] == []
     for option, value in (("--arrivals", "cloud"), ("--seed", "0")):

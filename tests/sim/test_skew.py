@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import re
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
+from support.tables import assert_fits, columns_of
 
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms
@@ -186,11 +189,62 @@ def test_several_ranks_and_sizes_and_a_plot(tmp_path) -> None:
     for ranks, sizes in (("4", "64"), ("4 9", "64"), ("4", "64 1K"), ("4 9", "64 1K")):
         path = tmp_path / "plot.png"
         several = [o for r in ranks.split() for o in ("--ranks", r)]
-        several += [o for s in sizes.split() for o in ("--bytes", s)]
+        several += [o for s in sizes.split() for o in ("--size", s)]
         ran = command("skew", *several, "--steps", "3", "--plot", str(path))
         assert ran.returncode == 0, ran.stderr
         assert path.read_bytes().startswith(b"\x89PNG")
         path.unlink()
+
+
+@pytest.mark.parametrize("arrivals", ["linear:1ms", "normal:1ms:1ms"])
+def test_one_world_is_freed_before_the_next(arrivals: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command switches the garbage collector off: nothing may be left in a circle."""
+    worlds: list[weakref.ref[World]] = []
+    alive: list[int] = []
+
+    class Counted(World):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            alive.append(sum(world() is not None for world in worlds))
+            super().__init__(*arguments, **options)  # type: ignore[arg-type]
+            worlds.append(weakref.ref(self))
+
+    monkeypatch.setattr(skew, "World", Counted)
+    gc.disable()
+    try:
+        rows(run(4, 3, arrivals), "solo", "majority")
+        assert [world() for world in worlds] == [None] * 3
+    finally:
+        gc.enable()
+    assert alive == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        ("", 100),
+        ("--ranks 256", 100),
+        ("--ranks 64 --ranks 4096", 6),
+        ("--ranks 65536", 1),
+        ("--ranks 65536 --steps 100", 100),
+    ],
+)
+def test_many_ranks_make_few_steps_unless_they_are_asked_for(words: str, steps: int) -> None:
+    assert app.parse(["sim", "skew", *words.split()], 1).steps == steps  # type: ignore[union-attr]
+
+
+def test_the_table_fits_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "sim skew --ranks 4 --ranks 16 --steps 5 --policy solo --policy quorum:3,deadline=5ms"
+    options = app.parse(words.split(), 1)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert _skew(options) == 0
+    text = capsys.readouterr().out
+    assert_fits(text)
+    assert "active" in columns_of(text)[0]
+    monkeypatch.delenv("COLUMNS")
+    assert _skew(options) == 0
+    assert len(columns_of(capsys.readouterr().out)[0]) == 15
 
 
 # ---- what goes wrong ------------------------------------------------------------------------
@@ -210,7 +264,7 @@ def test_several_ranks_and_sizes_and_a_plot(tmp_path) -> None:
         (("--max-lag", "4"), "--window"),
         (("--kill", "64:1ms"), "no rank 64"),
         (("--kill", "3"), "RANK:TIME"),
-        (("--bytes", "0"), "size"),
+        (("--size", "0"), "size"),
         (("--base", "long"), "long"),
         (("--steps", "0"), "--steps"),
     ],
@@ -241,7 +295,7 @@ def test_more_ranks_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Traceback" not in ran.stderr
     monkeypatch.setattr(memory, "available", lambda: 10**9)
     memory.require(1000, 64)
-    with pytest.raises(memory.OutOfMemory, match="--ranks or --bytes"):
+    with pytest.raises(memory.OutOfMemory, match="--ranks or --size"):
         memory.require(1000, 1 << 20)
     with pytest.raises(memory.OutOfMemory, match="another schedule"):
         memory.require(2000, 64, ring=True)
@@ -276,14 +330,14 @@ def test_schedules_print_each_rank_or_the_latest() -> None:
 @pytest.mark.parametrize("form", ["goal", "dot"])
 @pytest.mark.parametrize("schedule", ["activation", "recursive-doubling", *algorithms(ffi, lib)])
 def test_schedules_are_written(schedule: str, form: str) -> None:
-    ran = command("schedule", schedule, "--ranks", "3", "--bytes", "12", "--dump", form)
+    ran = command("schedule", schedule, "--ranks", "3", "--size", "12", "--dump", form)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("digraph" if form == "dot" else "num_ranks 3")
     assert ("activation" in ran.stdout) == (schedule == "activation")
 
 
 def test_segments_of_a_schedule() -> None:
-    words = ("schedule", "ring", "--ranks", "2", "--bytes", "16M", "--quiet", "--network")
+    words = ("schedule", "ring", "--ranks", "2", "--size", "16M", "--quiet", "--network")
     words += ("L=2us,o=500ns,G=0.25ns,reduce=4GB/s",)
     one, default = (int(command(*words, *more).stdout) for more in (("--segments", "1"), ()))
     assert default < one
@@ -294,7 +348,7 @@ def test_segments_of_a_schedule() -> None:
 
 def test_schedules_are_saved(tmp_path) -> None:
     path = tmp_path / "times.json"
-    ran = command("schedule", "ring", "--ranks", "3", "--bytes", "12", "--json", str(path))
+    ran = command("schedule", "ring", "--ranks", "3", "--size", "12", "--json", str(path))
     assert ran.returncode == 0, ran.stderr
     report = json.loads(path.read_text())
     assert len(report["finished_ns"]) == 3

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tables import assert_fits
 
 from pypartial.bench import group_table, groups
 from pypartial.bench.contenders import Contender
@@ -69,10 +70,10 @@ def test_default_sizes_are_those_that_there_are_ranks_for() -> None:
 
 def test_every_option(tmp_path: Path) -> None:
     words = shlex.split("""
-        --part latency --bytes 8,64K --bytes 1M --size 2,3 --size 4 --generator given,Smart
-        --generator controller --backend node,comm --buffers numpy --buffers library
-        --budget 10ms --blocks 3 --calls 70 --arrivals random:5ms --base 2ms --iterations 4
-        --runs 6 --dtype float64 --seed 5
+        --part latency --size 8,64K --size 1M --group-size 2,3 --group-size 4
+        --generator given,Smart --generator controller --backend node,comm
+        --buffers numpy --buffers library --budget 10ms --blocks 3 --calls 70 --arrivals random:5ms
+        --base 2ms --iterations 4 --runs 6 --dtype float64 --seed 5
     """)
     files = tmp_path / "groups.json", tmp_path / "groups.svg"
     options = read(*words, "--json", str(files[0]), "--plot", str(files[1]))
@@ -95,13 +96,13 @@ def test_every_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--bytes 66", "--bytes 66: not a multiple of 4 bytes"),
-        ("--bytes 8,x", "'x' is not a size"),
-        ("--bytes 8,8", "--bytes: the same value is given twice"),
-        ("--size 9", "--size 9: there are only 8 ranks; start more, with mpirun -n 9"),
-        ("--size 1", "'1' is not a size of groups: write 2 or more ranks"),
-        ("--size 2,x", "'x' is not a size of groups"),
-        ("--size 2,2", "--size: the same value is given twice"),
+        ("--size 66", "--size 66: not a multiple of 4 bytes"),
+        ("--size 8,x", "'x' is not a size"),
+        ("--size 8,8", "--size: the same value is given twice"),
+        ("--group-size 9", "--group-size 9: there are only 8 ranks; start more, with mpirun -n 9"),
+        ("--group-size 1", "'1' is not a size of groups: write 2 or more ranks"),
+        ("--group-size 2,x", "'x' is not a size of groups"),
+        ("--group-size 2,2", "--group-size: the same value is given twice"),
         ("--generator smart:3", "'smart:3' is not one of given, static, random"),
         ("--generator smart,smart", "--generator: the same value is given twice"),
         ("--part iterations --generator static,given", "--generator given: it is for latencies"),
@@ -137,7 +138,7 @@ def test_a_trace_that_is_too_short_names_the_option(
 ) -> None:
     trace = tmp_path / "trace"
     trace.write_text("1ms 2ms\n" * 5)
-    assert read("--arrivals", f"trace:{trace}", "--size", "2", ranks=2) == 2
+    assert read("--arrivals", f"trace:{trace}", "--group-size", "2", ranks=2) == 2
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "use --iterations 5" in said
 
@@ -604,6 +605,11 @@ def printed(report: GroupsReport) -> str:
     with redirect_stdout(stream):
         group_table.print_report(report)
     return stream.getvalue()
+
+
+def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert_fits(printed(REPORT))
 
 
 def test_the_tables_show_every_row() -> None:

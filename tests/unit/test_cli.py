@@ -22,8 +22,8 @@ from support import fakecuda
 from support.mpirun import SEGMENTS, launcher
 
 import pypartial
+from pypartial import _launch as launch
 from pypartial import cli, tuning
-from pypartial.bench import launch
 from pypartial.bench.options import (
     Buffers,
     DType,
@@ -323,6 +323,31 @@ def test_all_commands_are_tested_for_their_help() -> None:
             found.add(f"{prefix}{name}")
             groups.append((f"{prefix}{name} ", command))
     assert found == set(COMMANDS)
+
+
+def test_the_same_option_is_the_same_everywhere() -> None:
+    """It takes the same kind of value: a size is in bytes, in every command."""
+    found: dict[str, set[str]] = {}
+    kinds: dict[str, set[str]] = {}
+    commands = [typer.main.get_command(app.app)]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        for option in command.params:
+            for name in option.opts:
+                if option.metavar and "|" not in option.metavar and name != "--buffers":
+                    found.setdefault(name, set()).add(option.metavar)
+                    kinds.setdefault(option.metavar, set()).add(name)
+    assert {name: words for name, words in found.items() if len(words) > 1} == {}
+    assert kinds["SIZE"] == {"--size"}
+    assert kinds["POLICY"] == {"--policy"}
+    assert kinds["RANKS"] == {"--group-size"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_help_fits_a_terminal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse([*command.split(), "--help"], 1) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -705,7 +730,8 @@ def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     """Groups of 2 of 3 ranks: the third one sleeps. Groups of 3: nobody does."""
     results, picture = tmp_path / "groups.json", tmp_path / "groups.png"
     words = words_of("""
-        bench groups --bytes 64K --size 2,3 --generator given,static,random,smart,controller,full
+        bench groups --size 64K --group-size 2,3
+        --generator given,static,random,smart,controller,full
         --backend auto,schedule,comm --budget 2ms --blocks 2 --base 1ms --iterations 6 --runs 2
     """)
     files = ("--json", str(results), "--plot", str(picture))
@@ -753,7 +779,7 @@ def test_a_wrong_average_of_one_rank_is_reported(mpirun: list[str]) -> None:
         "pypartial.cli.main(sys.argv[1:])\n"
     )
     words = words_of("""
-        bench groups --part latency --bytes 64 --size 3 --generator static,smart --blocks 2
+        bench groups --part latency --size 64 --group-size 3 --generator static,smart --blocks 2
         --calls 3
     """)
     done = run(*mpirun, sys.executable, "-c", code, *words)
@@ -779,8 +805,8 @@ def test_groups_that_average_nothing_are_reported(mpirun: list[str], tmp_path: P
     )
     results = tmp_path / "groups.json"
     words = words_of("""
-        bench groups --bytes 64 --size 2 --generator random,smart --blocks 2 --calls 5 --base 2ms
-        --iterations 10 --runs 1 --json
+        bench groups --size 64 --group-size 2 --generator random,smart --blocks 2 --calls 5
+        --base 2ms --iterations 10 --runs 1 --json
     """)
     four = [mpirun[0], "-n", "4", *mpirun[3:]]
     done = run(*four, sys.executable, "-c", code, *words, str(results))
@@ -797,7 +823,7 @@ def test_groups_with_the_arrivals_of_a_trace(mpirun: list[str], tmp_path: Path) 
     trace = tmp_path / "times"
     trace.write_text("1ms 1ms 2ms\n0 1ms 0\n")
     words = words_of("""
-        bench groups --part iterations --bytes 64 --size 2 --generator random --base 5ms
+        bench groups --part iterations --size 64 --group-size 2 --generator random --base 5ms
         --iterations 2 --runs 3 --arrivals
     """)
     done = run(*mpirun, sys.executable, "-m", "pypartial", *words, f"trace:{trace}")
@@ -1015,6 +1041,34 @@ def test_devices_are_listed(tmp_path: Path) -> None:
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
     ).stdout
     assert re.search(r"driver +the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be", said)
+
+
+def test_without_a_card_nothing_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = types.SimpleNamespace(pp_devices=lambda _version, _count: -1)
+    ffi = types.SimpleNamespace(new=lambda _declaration: [0])
+    native: Any = types.SimpleNamespace(ffi=ffi, lib=lib, error=lambda _status: "install a driver")
+    found: dict[str, list[str]] = {}
+    monkeypatch.setattr(info.glob, "glob", lambda pattern: found.get(pattern, []))
+    monkeypatch.setenv("PYPARTIAL_CUDA_DRIVER", "/no/libcuda.so.1")
+    assert info.devices(native) == [("driver", "install a driver")]
+    monkeypatch.delenv("PYPARTIAL_CUDA_DRIVER")
+    assert info.devices(native) == [("none", "no NVIDIA card here")]
+    found["/dev/nvidia*"] = ["/dev/nvidia0"]
+    assert info.devices(native) == [("driver", "install a driver")]
+
+
+def test_info_fits_a_terminal_and_a_fact_in_a_pipe_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = [("what", "a fact in words " * 9), ("its file", "/opt/mpi")]
+    monkeypatch.setenv("COLUMNS", "80")
+    info._print([("MPI", facts)], None)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith(12 * " ") for line in lines[2:-1])
+    monkeypatch.delenv("COLUMNS")
+    info._print([("MPI", facts)], None)
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_devices_without_kernels_are_named() -> None:

@@ -36,14 +36,14 @@ COMMANDS = {
     "bench skew --policy full --size 8 --skew 0 --rounds 1 --warmup 0 --work compute": 2,
     "bench latency --policy full --buffers numpy --size 8 --blocks 2 --calls 3": 2,
     "bench overhead --loops 3 --calls 5 --buffers numpy": 1,
-    "bench groups --part latency --bytes 8 --generator static --blocks 2 --calls 3": 3,
-    "bench groups --part iterations --bytes 8 --generator smart --base 1ms --iterations 5": 2,
-    "bench groups --part iterations --bytes 8 --generator static --arrivals cloud --runs 1 "
+    "bench groups --part latency --size 8 --generator static --blocks 2 --calls 3": 3,
+    "bench groups --part iterations --size 8 --generator smart --base 1ms --iterations 5": 2,
+    "bench groups --part iterations --size 8 --generator static --arrivals cloud --runs 1 "
     "--base 1ms --iterations 1": 2,
     "tune --size 8 --budget 10ms --dry-run": 2,
     "sim skew --ranks 3 --steps 3": 1,
     "sim skew --ranks 3 --steps 3 --kill 2:1s:1ms --patience 5ms --deliver sum": 1,
-    "sim schedule ring --ranks 3 --bytes 12": 1,
+    "sim schedule ring --ranks 3 --size 12": 1,
     "sim groups --ranks 4 --iterations 5": 1,
     "sim groups --ranks 4 --iterations 5 --generator smart:2 --arrivals cloud": 1,
     "groups analyse controller:2 --ranks 4 --iterations 20": 1,
