@@ -50,7 +50,8 @@ SUPPORTED = {
     "all_gather_object and its like": _SYNCHRONOUS,
     "async_op=True": "the call is complete when it returns, and so is its work",
     "ReduceOp SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR": "as far as the type has them: no AVG "
-    "of integers, no bits of floating types, no order of complex ones; of bool, SUM is or",
+    "of integers, no bits of floating types, no order of complex ones; of bool, SUM is or; MIN and "
+    "MAX keep NaN, as NumPy's do",
     "ReduceOp PREMUL_SUM": _REFUSED,
     "float16, bfloat16": "reduced in float32",
     "tensors on a CUDA device": "through host memory, where the host waits for the device; a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -249,7 +250,8 @@ class Reduction:
             raise NotImplementedError(
                 f"{call} by {name} of {dtype} is not implemented by the backend pypartial"
             )
-        return cls(wire, getattr(MPI, known), name == "AVG")
+        keeps_nan = name in _ORDER and is_real
+        return cls(wire, _ordering(name) if keeps_nan else getattr(MPI, known), name == "AVG")
 
     def message(self, vector: torch.Tensor) -> list[Any]:
         """Return a vector of the type `dtype` as mpi4py takes it, for calls that reduce."""
@@ -261,6 +263,24 @@ class Reduction:
         """Divide a reduced vector, if the operation is an average."""
         if self.divide:
             vector.div_(ranks)
+
+
+@cache
+def _ordering(name: str) -> MPI.Op:
+    """Return MIN or MAX of floats that keeps NaN, as NumPy and the core do.
+
+    MPI's own keeps or loses it as the order of its operands happens to be.
+    """
+    from mpi4py import MPI
+
+    choose = {"MIN": np.minimum, "MAX": np.maximum}[name]
+
+    def reduce(one: Any, into: Any, kind: MPI.Datatype) -> None:
+        dtype = f"f{kind.Get_size()}"
+        result = np.frombuffer(into, dtype)
+        choose(np.frombuffer(one, dtype), result, out=result)
+
+    return MPI.Op.Create(reduce, commute=True)
 
 
 def op_name(op: Any) -> str:

@@ -186,6 +186,21 @@ def test_reduce_scatter_tensor(world, comm, op):
         assert torch.equal(whole, values(comm.rank, shape, torch.float32))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["MIN", "MAX"])
+def test_an_order_keeps_nan_of_every_rank_in_every_element(world, comm, op, dtype):
+    how, nan = getattr(ReduceOp, op), float("nan")
+    for shape in [(comm.size,), (comm.size * 30_000,)]:  # MPI has ways for short and long vectors
+        for rank in range(comm.size):
+            own = torch.full(shape, nan if comm.rank == rank else comm.rank, dtype=dtype)
+            everywhere, at_root, part = own.clone(), own.clone(), own[:: comm.size].clone()
+            world.allreduce([everywhere], how).wait()
+            dist.reduce(at_root, 0, op=how)
+            dist.reduce_scatter_tensor(part, own, op=how)
+            for result in (everywhere, part, *([at_root] if comm.rank == 0 else [])):
+                assert result.isnan().all()
+
+
 # ---- moving -------------------------------------------------------------------------------------
 
 
