@@ -13,10 +13,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shlex
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from ._core import FFI, Lib
     from ._explain import Explainer
 
-__all__ = ["CORE_ERRORS", "Native", "load", "wait_in_slices"]
+__all__ = ["CORE_ERRORS", "Native", "load", "uncompiled", "wait_in_slices"]
 
 # What `Native.error` returns. Any other exception, as Ctrl-C raises, has interrupted a call.
 CORE_ERRORS = (errors.Error, MemoryError)
@@ -127,14 +130,10 @@ def load() -> Native:
     used = Library(library.splitlines()[0], tuple(sorted(filter(is_mpi_library, mapped))))
     try:
         from . import _core
-    except ModuleNotFoundError as error:
-        if error.name != "pypartial._core":
-            raise
-        raise ImportError(
-            "pypartial._core is not compiled here: install the package (pip install .), or, in a "
-            "source tree, run pip install --no-build-isolation -e ."
-        ) from None
     except ImportError as error:
+        missing = uncompiled(Path(__file__).parents[1])
+        if missing is not None:
+            raise ImportError(missing) from None
         problem = f"pypartial's compiled module cannot be loaded: {error}"
         raise ImportError(explain(problem, None, used)) from error
     ffi, lib = _core.ffi, _core.lib
@@ -147,6 +146,23 @@ def load() -> Native:
         raise ImportError(explain(problem, built_for, used))
     check_layout(ffi)
     return Native(ffi, lib, MPI, built_for.version, library, file)
+
+
+def uncompiled(folder: Path) -> str | None:
+    """Return what to do if this package lies in a folder without its compiled modules, or None.
+
+    Programs in its source tree find it there before an installed one.
+    """
+    package = folder.absolute() / "pypartial"
+    is_ours = (package / "_native.py").is_file()
+    if not is_ours or PathFinder.find_spec("_core", [str(package)]) is not None:
+        return None
+    return (
+        f"you are inside the source tree of pypartial, {package.parent}, which is not compiled. "
+        "Programs there do not find an installed pypartial. Save yours in another folder and run "
+        "it there; or compile this tree: "
+        f"pip install --no-build-isolation -e {shlex.quote(str(package.parent))}"
+    )
 
 
 def explain(problem: str, built_for: Library | None, used: Library) -> str:

@@ -21,7 +21,7 @@ from .. import tuning
 from .._direct import mpi_says, self_test
 from .._ipc import why_no_kernels
 from .._launch import alone, launched_size, terminal_width
-from .._native import Native
+from .._native import Native, uncompiled
 from ..units import format_size
 from .core import load_on_all, print_problem
 
@@ -99,6 +99,9 @@ def info(comm: MPI.Intracomm | None) -> int:
                 if comm.rank == 0:
                     sections.append(("CUDA devices of rank 0", devices(native)))
     sections.append(("Optional packages", optional_packages()))
+    missing = uncompiled(Path())
+    if problem is None and missing is not None:
+        sections.append(("Programs in this folder", [("will fail", missing)]))
     if comm is None or comm.rank == 0:
         _print(sections, problem)
     return 0 if problem is None else 1

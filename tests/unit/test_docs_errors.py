@@ -30,6 +30,7 @@ HANDED_ON = {
     "explain('pypartial was built for another MPI.', built_for, used)",
     "explain(problem, None, used)",
     "explain(problem, built_for, used)",
+    "missing",
     "own",
     "self._defect",
     "self._gone",
