@@ -329,6 +329,28 @@ def is_for_the_stable_abi():
     return not is_debug and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
+# In Markdown: code, or a link or an image whose address is no other site's.
+CODE_OR_LINK = re.compile(r"```.*?```|`[^`]*`|!?\[([^\]]*)\]\((?!https?:)([^()\s]+)\)", re.DOTALL)
+
+
+def long_description():
+    """Return the README as a package index shows it, where no file of the repository is beside it.
+
+    A link to one becomes text that names the file.
+    """
+
+    def plain(match):
+        text, address = match.groups()
+        if text is None:
+            return match[0]
+        file = address.partition("#")[0]
+        is_named = match[0].startswith("!") or file in ("", text)
+        return text if is_named else f"{text} ({file})"
+
+    readme = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    return CODE_OR_LINK.sub(plain, readme)
+
+
 def options():
     """Return what a wheel is called: it serves one MPI, and every Python from 3.10 on if it can."""
     if "bdist_wheel" not in sys.argv:
@@ -342,6 +364,8 @@ def options():
 
 if __name__ == "__main__":  # the build backend and the tests only ask what is decided above
     setup(
+        long_description=long_description(),
+        long_description_content_type="text/markdown",
         license="BSD-3-Clause",  # here because setuptools < 77 knows no SPDX text in pyproject.toml
         cffi_modules=["pypartial/_build.py:ffi", "pypartial/_build.py:sim_ffi"],
         cmdclass={"build": BuildApart, "build_ext": BuildWithMpicc},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,32 @@ def test_the_page_about_the_tests_names_each_program_of_ci():
     assert {"test", "docs", "fresh", "packages"} <= programs
     named = re.findall(r"^\| `ci/(\w+)[^`|]*` \|", page, re.MULTILINE)
     assert set(named) == programs
+
+
+def test_what_a_package_index_shows_links_to_no_file_of_the_repository():
+    """Code stays as it is, also where it looks like a link."""
+    ask = [sys.executable, "setup.py", "--quiet", "--long-description"]
+    shown = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    code = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert code.findall(shown) == code.findall(readme)
+    addresses = re.findall(r"\]\(([^()\s]+)\)", code.sub("", shown))
+    assert [address for address in addresses if not address.startswith("https://")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[a.md](a.md) [a.md](a.md#b) [a](a.md#b) [b](#b)", "a.md a.md a (a.md) b"),
+        ("![a\nb](a.svg)", "a\nb"),
+        ("[a](https://example.org/a.md)", "[a](https://example.org/a.md)"),
+        ("`[a](b)`, [`a`](b)\n```\n[a](b)\n```\n", "`[a](b)`, `a` (b)\n```\n[a](b)\n```\n"),
+    ],
+)
+def test_a_link_of_the_readme_becomes_text_that_names_the_file(text, shown, monkeypatch):
+    made = runpy.run_path(str(ROOT / "setup.py"))
+    monkeypatch.setattr(Path, "read_text", lambda _file, encoding: text)
+    assert made["long_description"]() == shown
 
 
 def test_there_are_texts():
