@@ -49,14 +49,16 @@ def _named(record: logging.LogRecord) -> bool:
 LOGGER.addFilter(_named)
 
 
-def warn(text: str, stacklevel: int) -> None:
+def warn(text: str, stacklevel: int, category: type[Warning] = RuntimeWarning) -> None:
     """Warn inside a collective call that has succeeded; log the text where warnings are errors.
 
-    Raised there, this rank would have no handle, or context, and the others one.
+    Raised there, this rank would have no handle, context or optimizer, and the others one. So every
+    warning of the library is given here. `stacklevel` is that of ``warnings.warn``, 1 for this
+    function.
     """
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
-    except RuntimeWarning:
+        warnings.warn(text, category, stacklevel=stacklevel)
+    except category:
         LOGGER.warning("%s", text)
 
 

@@ -9,7 +9,6 @@ and orders its buckets.
 # DDP compares the hook's annotations with the classes, so they must not be strings.
 
 import inspect
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed has it, u
 from torch.nn.parallel import DistributedDataParallel
 
 from .._arguments import INT32_MAX, as_argument_error, in_range
+from .._native import warn
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from ..methods.asked import Asked
@@ -460,20 +460,20 @@ def _warn(
     optimizer: torch.optim.Optimizer | None,
 ) -> None:
     if ddp.find_unused_parameters and not ddp.static_graph:
-        warnings.warn(
+        warn(
             "find_unused_parameters=True makes DDP wait for all ranks in every step, so that "
             "partial rounds save nothing, and ranks need equally many steps; use static_graph=True "
             "or DistributedOptimizer",
+            4,
             UserWarning,
-            stacklevel=3,
         )
     drifts = deliver == "latest" or not is_plain(optimizer)
     is_lockstep = isinstance(policy, Full) and policy.deadline is None
     if drifts and sync_every is None and not is_lockstep:
-        warnings.warn(
+        warn(
             f"with {policy!r} and deliver={deliver!r} the replicas drift apart until finish(), "
             "unless the optimizer is plain SGD, with a constant rate, and deliver is 'sum'; pass "
             "optimizer= and sync_every=, or use DistributedOptimizer, which does not drift",
+            4,
             UserWarning,
-            stacklevel=3,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -13,7 +12,7 @@ import torch
 import torch.distributed
 
 from .._arguments import as_argument_error, real_number
-from .._native import CORE_ERRORS
+from .._native import CORE_ERRORS, warn
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from ..methods import EagerSGD, Method
@@ -327,12 +326,13 @@ class DistributedOptimizer:
         is_plain_descent = is_plain(self.optimizer) and self._clip_norm is None
         drifts = method.deliver == "latest" or not is_plain_descent
         if method.deliver != "each" and drifts and self._ctx.rank == 0:
-            warnings.warn(
+            warn(
                 f"with deliver={method.deliver!r} the models of the ranks drift apart until "
                 "finish(): ranks apply different rounds by each step of "
                 f"{type(self.optimizer).__name__}, and of a scheduler. Use deliver='each', or "
                 "average models and states from time to time by sync_every",
-                stacklevel=3,
+                4,
+                UserWarning,
             )
 
     def _warn_of_schedule(self) -> None:
@@ -341,12 +341,13 @@ class DistributedOptimizer:
             return
         length = fixed_length(self.scheduler)
         if length is not None and self._ctx.size > 1 and self._ctx.rank == 0:
-            warnings.warn(
+            warn(
                 f"the scheduler, {length}, makes a step for each round, and with {method.policy!r} "
                 "there may be more rounds than a rank has batches: it comes to its end early then. "
                 "Use a schedule without a fixed end, or Synchronous(), or set its length by the "
                 "rounds of a run",
-                stacklevel=3,
+                4,
+                UserWarning,
             )
 
     # ---- steps -----------------------------------------------------------------------------------

@@ -98,6 +98,16 @@ def all_warned() -> set[str]:
     return found - {"_native.warn"}
 
 
+def test_every_warning_follows_one_rule():
+    """One rank may warn alone inside a collective call, so that it must not raise there."""
+    callers = [
+        file.relative_to(PACKAGE).as_posix()
+        for file in python_files()
+        if "warnings.warn(" in file.read_text(encoding="utf-8")
+    ]
+    assert callers == ["_native.py"]
+
+
 @pytest.mark.parametrize("name", errors.__all__)
 def test_each_exception_has_a_section(page, name):
     assert sections(page)[name].strip()
