@@ -37,7 +37,7 @@ class Collectives:
         recvbuf: Any,
         op: MPI.Op | None = None,
         *,
-        policy: Policy = _DEFAULT_POLICY,
+        policy: Policy | str = _DEFAULT_POLICY,
         deliver: Literal["latest", "sum", "each"] = "sum",
         max_lag: int | Literal["auto"] = "auto",
         average: Literal["size", "contributors", "contributions"] | None = None,
@@ -78,9 +78,9 @@ class Collectives:
             ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
             defines them for the element type. float16 and bfloat16 travel and accumulate as
             float32, and are rounded once, when a result is copied to `recvbuf`.
-        policy : Policy, optional
+        policy : Policy or str, optional
             When a round is activated: `Solo`, `Majority` (the default), `FirstOf`, `Quorum` or
-            `Full`.
+            `Full`; or the text of one, such as ``"quorum:4,deadline=5ms"`` (`Policy.parse`).
         deliver : {"latest", "sum", "each"}, optional
             What a request delivers. ``"latest"``: the newest complete round, as eager-SGD does; a
             rank never sees the results of rounds that it missed. ``"sum"`` (the default): all

@@ -27,7 +27,7 @@ from ._names import (
 )
 from ._native import SLICE_S, SLICE_US, Native
 from .errors import ArgumentError, Error
-from .policy import Full, Policy, check_policy
+from .policy import Full, Policy, as_policy
 from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
@@ -397,7 +397,7 @@ class Arguments:
             vector = parse_allreduce(sendbuf, recvbuf)
         settings = Settings(
             op=_op_name(native.MPI, op),
-            policy=options["policy"],
+            policy=as_policy(options["policy"]),
             deliver=options["deliver"],
             max_lag=_resolve_lag(native, window, options["deliver"], options["max_lag"]),
             average=options["average"],
@@ -423,7 +423,6 @@ class Arguments:
         """Return the C configuration, and the objects that must live as long as it."""
         ffi, lib = native.ffi, native.lib
         vector, settings = self.vector, self.settings
-        check_policy(settings.policy)
         name = type_name(vector.dtype)
         type_, op = TYPE.constant(lib, name), OP.constant(lib, settings.op)
         if not lib.pp_op_supports(op, type_):

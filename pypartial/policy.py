@@ -7,7 +7,7 @@ from earlier calls, or nothing. The ranks that were ready when the round took co
 
 Commands and reports write a policy as text: ``solo``, ``first:3``, ``majority``, ``quorum:4`` or
 ``full``, each followed by ``,deadline=5ms`` and ``,grace=200us`` if it has them. `Policy.parse`
-reads what ``str(policy)`` writes.
+reads what ``str(policy)`` writes, and so does every argument that takes a policy.
 """
 
 from __future__ import annotations
@@ -327,13 +327,16 @@ class Full(Policy):
         return Trigger("quorum", size)
 
 
-def check_policy(value: Any) -> None:
-    """Raise ArgumentError unless a value is a policy."""
+def as_policy(value: Any) -> Policy:
+    """Return the policy that an argument is, or names; raise ArgumentError if it is neither."""
+    if isinstance(value, str):
+        return Policy.parse(value)
     if not isinstance(value, Policy):
         raise ArgumentError(
-            "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
-            f"{value!r}"
+            "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), or text "
+            f"such as 'majority', not {value!r}"
         )
+    return value
 
 
 def _counts(kind: type[Policy]) -> list[Field[Any]]:

@@ -11,7 +11,7 @@ from .._arguments import INT32_MAX, in_range
 from .._names import DELIVER
 from ..allreduce import AllreduceRequest
 from ..errors import ArgumentError, Error
-from ..policy import Full, Majority, Policy, check_policy
+from ..policy import Full, Majority, Policy, as_policy
 from ..status import Status
 from .asked import Asked
 from .base import Method, State, Update, Vector, Worker
@@ -47,8 +47,10 @@ class EagerSGD(Method):
 
     Parameters
     ----------
-    policy : Policy, optional
-        When a round is activated.
+    policy : Policy or str, optional
+        When a round is activated; its text is read by `Policy.parse`, and kept as a `Policy`. With
+        ``"each"`` a round is an update, and under `Solo` and `FirstOf` there are more rounds than
+        batches (docs/torch.md has figures): weight decay and the like act more often.
     deliver : {"each", "sum", "latest"}, optional
         ``"each"``: a step applies every complete round that this rank has not applied yet, oldest
         first, each by one update. All ranks apply the same rounds in the same order, so that they
@@ -73,13 +75,13 @@ class EagerSGD(Method):
     Operations" (eager-SGD), PPoPP 2020, sections 5 and 6.
     """
 
-    policy: Policy = _DEFAULT_POLICY
+    policy: Policy | str = _DEFAULT_POLICY
     deliver: Literal["each", "sum", "latest"] = "each"
     sync_every: int | None = None
 
     def __post_init__(self) -> None:
         """Check the fields, and keep them as their types."""
-        check_policy(self.policy)
+        object.__setattr__(self, "policy", as_policy(self.policy))
         DELIVER.check(self.deliver)
         if self.sync_every is None:
             return

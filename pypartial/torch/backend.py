@@ -73,7 +73,7 @@ def register() -> None:
 
 def new_group(
     ranks: Sequence[int] | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     deliver: Literal["latest", "sum"] = "sum",
     *,
     max_lag: int | Literal["auto"] = "auto",
@@ -97,8 +97,9 @@ def new_group(
     ----------
     ranks : sequence of int, optional
         As for ``dist.new_group``: all if None.
-    policy : Policy, optional
-        When a round goes on without the ranks that are not there; `Majority` if None.
+    policy : Policy or str, optional
+        When a round goes on without the ranks that are not there, or the text of that
+        (`Policy.parse`); `Majority` if None.
     deliver : {"sum", "latest"}, optional
         What a rank is given that has missed rounds: their sum, or the newest.
     max_lag : int or "auto", optional
@@ -125,7 +126,8 @@ def new_group(
     ArgumentError
         If an argument of this rank is wrong; the other members raise `MismatchError`.
     """
-    rounds: Any = {"policy": policy or Majority(), "deliver": deliver, "max_lag": max_lag}
+    rule = Majority() if policy is None else policy
+    rounds: Any = {"policy": rule, "deliver": deliver, "max_lag": max_lag}
     partial = Partial(**rounds, device_path=device_path, **context)
     return dist.new_group(
         None if ranks is None else list(ranks),

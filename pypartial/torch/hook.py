@@ -26,7 +26,7 @@ from ..errors import ArgumentError, Error, MismatchError
 from ..methods.asked import Asked
 from ..methods.meeting import Meeting
 from ..methods.worker import Purpose
-from ..policy import Full, Majority, Policy, check_policy
+from ..policy import Full, Majority, Policy, as_policy
 from ..status import Status
 from .buckets import Buckets
 from .device_path import check_path, path_in_use
@@ -71,8 +71,8 @@ class HookState:
         On the CPU, or on one CUDA device. If it has buffers, it must have been made with
         ``forward_sync_buffers=False`` (before torch 2.13: ``broadcast_buffers=False``); `finish`
         averages them.
-    policy : Policy, optional
-        When a round is activated.
+    policy : Policy or str, optional
+        When a round is activated, or the text of that (`Policy.parse`).
     deliver : {"sum", "latest"}, optional
         What a backward pass gives: the sum of all rounds that this rank was not given yet, or the
         newest round.
@@ -123,7 +123,7 @@ class HookState:
         ctx: Context,
         ddp: DistributedDataParallel,
         *,
-        policy: Policy = _DEFAULT_POLICY,
+        policy: Policy | str = _DEFAULT_POLICY,
         deliver: Literal["sum", "latest"] = "sum",
         average: Literal["size", "contributors", "contributions"] = "size",
         sync_every: int | None = None,
@@ -133,12 +133,14 @@ class HookState:
         if not isinstance(ctx, Context):
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
         self._meeting = Meeting(ctx)
-        options = f"policy={policy!r}, deliver={deliver!r}, average={average!r}"
+        options = f"deliver={deliver!r}, average={average!r}"
         options += f", sync_every={sync_every!r}, device_path={device_path!r}"
         lines: list[str] = []
         complaint = None
         try:
-            _check_options(policy, deliver, average, sync_every, optimizer)
+            policy = as_policy(policy)
+            options = f"policy={policy!r}, {options}"
+            _check_options(deliver, average, sync_every, optimizer)
             _check_ddp(ctx, ddp)
             layout = Layout(_parameters(ddp))
             lines = layout.lines()
@@ -388,10 +390,7 @@ def _buffers(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
     return [pair for pair in ddp.module.named_buffers() if pair[0] not in ignored]
 
 
-def _check_options(
-    policy: Policy, deliver: str, average: str, sync_every: int | None, optimizer: Any
-) -> None:
-    check_policy(policy)
+def _check_options(deliver: str, average: str, sync_every: int | None, optimizer: Any) -> None:
     if deliver == "each":
         raise ArgumentError(
             "deliver='each' is not possible in a hook: one backward pass gives one gradient, so "
@@ -454,7 +453,7 @@ def _agree(told: Sequence[tuple[str, str, list[str]]], complaint: Error | None) 
 
 def _warn(
     ddp: DistributedDataParallel,
-    policy: Policy,
+    policy: Policy | str,
     deliver: str,
     sync_every: int | None,
     optimizer: torch.optim.Optimizer | None,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from .._names import DEVICE_PATH
 from ..context import Context
 from ..errors import ArgumentError, Error
-from ..policy import Majority, Policy
+from ..policy import Majority, Policy, as_policy
 from ..status import Status
 from . import accelerator
 from .agreement import agree, allocated, same
@@ -39,7 +39,7 @@ class Partial:
     The options are those of `Context` and of `Context.Allreduce_init`.
     """
 
-    policy: Policy = field(default_factory=Majority)
+    policy: Policy | str = field(default_factory=Majority)
     deliver: Literal["latest", "sum"] = "sum"
     max_lag: int | Literal["auto"] = "auto"
     seed: int = 0
@@ -52,18 +52,17 @@ class Partial:
 
     def complaint(self) -> str | None:
         """Return what is wrong with the options that no context checks."""
-        if not isinstance(self.policy, Policy):
-            return f"policy must be a policy such as pypartial.Majority(), not {self.policy!r}"
         if self.deliver not in ("latest", "sum"):
             return (
                 f"deliver must be 'latest' or 'sum', not {self.deliver!r}; rounds one by one are "
                 "for pypartial.torch.DistributedOptimizer"
             )
-        return _complaint(lambda: DEVICE_PATH.check(self.device_path))
+        complaint = _complaint(lambda: as_policy(self.policy))
+        return complaint or _complaint(lambda: DEVICE_PATH.check(self.device_path))
 
     def rule(self) -> str:
         """Return the options that are the same on all ranks, and that no context checks."""
-        rounds = f"{self.policy!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
+        rounds = f"{as_policy(self.policy)!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
         return f"{rounds}, device_path={self.device_path!r}"
 
     def group(self, comm: MPI.Comm, members: Members) -> PartialGroup:
@@ -210,7 +209,7 @@ class PartialGroup(ProcessGroup):
         super().abort()
 
 
-def _complaint(check: Callable[[], None]) -> str | None:
+def _complaint(check: Callable[[], object]) -> str | None:
     """Return what a check says of an argument; None if it finds nothing."""
     try:
         check()

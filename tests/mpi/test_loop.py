@@ -181,6 +181,17 @@ def test_lockstep_with_a_barrier_of_the_user(comm, progress, which):
         request.Free()
 
 
+@pytest.mark.parametrize("policy", [pp.Full(), pp.Quorum(1, deadline=0.005, grace=2e-4)], ids=str)
+def test_a_policy_may_be_its_text(comm, ctx, policy):
+    """It is the same policy, also on ranks that pass the object."""
+    given, out = (str(policy) if comm.rank else policy), np.zeros(1)
+    request = ctx.Allreduce_init(np.ones(1), out, policy=given)
+    assert request.policy == policy
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
 @pytest.mark.parametrize("window", [1, 2, 9])
 @pytest.mark.sizes(2, 3, 7)
 def test_window(comm, window):

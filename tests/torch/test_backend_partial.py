@@ -37,7 +37,7 @@ def contribution(comm) -> torch.Tensor:
 # ---- what is delivered --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority()])
+@pytest.mark.parametrize("policy", ["solo", pp.Majority()])
 def test_a_round_is_the_sum_of_its_contributors(world, comm, policy):
     group = ppt.new_group(policy=policy, deliver="latest", seed=1)
     given, active = torch.empty(comm.size), []
@@ -203,8 +203,9 @@ def test_wrong_options_are_errors_on_all_members(world, comm):
     error = pp.ArgumentError if wrong else pp.MismatchError
     with pytest.raises(error, match="deliver must be"):
         ppt.new_group(deliver="each" if wrong else "sum")
-    with pytest.raises(error, match="policy must be"):
-        ppt.new_group(policy="majority" if wrong else pp.Majority())
+    for odd, text in ((pp.Majority, "policy must be"), ("majorty", "'majorty' is not a policy")):
+        with pytest.raises(error, match=text):
+            ppt.new_group(policy=odd if wrong else pp.Majority())
     with pytest.raises(error, match="window"):
         ppt.new_group(window=0 if wrong else 4)
     with pytest.raises(pp.MismatchError, match="options of the process group differ"):

@@ -48,6 +48,7 @@ def test_values_are_kept_as_their_types():
     method = EagerSGD(deliver="sum", sync_every=np.int64(5))
     assert repr(method) == "EagerSGD(policy=Majority(), deliver='sum', sync_every=5)"
     assert type(method.sync_every) is int
+    assert EagerSGD("quorum:4,deadline=5ms") == EagerSGD(pp.Quorum(4, deadline=0.005))
     method = PartialReduce(np.int32(4), "dynamic", np.float32(0.25))
     assert repr(method) == "PartialReduce(size=4, weights='dynamic', alpha=0.25)"
 
@@ -55,8 +56,8 @@ def test_values_are_kept_as_their_types():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EagerSGD("majority"), r"policy must be pypartial\.Solo.*not 'majority'"),
-        (lambda: EagerSGD(pp.Majority), "policy must be"),
+        (lambda: EagerSGD("majorty"), "'majorty' is not a policy"),
+        (lambda: EagerSGD(pp.Majority), r"policy must be pypartial\.Solo.* not <class"),
         (lambda: EagerSGD(deliver="all"), "deliver must be one of 'latest', 'sum', 'each'"),
         (lambda: EagerSGD(deliver=["sum"]), "deliver must be one of"),
         (lambda: EagerSGD(sync_every=5), "sync_every is for deliver='sum' and 'latest'"),

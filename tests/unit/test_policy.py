@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pypartial as pp
-from pypartial.policy import Trigger
+from pypartial.policy import Trigger, as_policy
 
 SECONDS = st.one_of(
     st.floats(0, 1e9, exclude_min=True, allow_subnormal=False),
@@ -79,6 +79,16 @@ def test_options_are_read_in_any_order_and_case():
 def test_what_is_no_policy_is_refused_by_name(text):
     with pytest.raises(pp.ArgumentError, match=r"is not a policy: .*solo, majority, first:M"):
         pp.Policy.parse(text)
+
+
+def test_an_argument_is_a_policy_or_its_text():
+    assert as_policy("Quorum:2") == pp.Quorum(2) == as_policy(pp.Quorum(2))
+    with pytest.raises(pp.ArgumentError, match="'most' is not a policy"):
+        as_policy("most")
+    for other in (None, 3, b"solo", pp.Solo):
+        text = re.escape(f"or text such as 'majority', not {other!r}")
+        with pytest.raises(pp.ArgumentError, match=text):
+            as_policy(other)
 
 
 @pytest.mark.parametrize("other", [pp.Majority(), None, 3, b"solo"])
