@@ -13,6 +13,7 @@ from ..errors import ArgumentError, MismatchError
 from . import accelerator
 
 __all__ = [
+    "Facts",
     "Layout",
     "Place",
     "as_parameter",
@@ -124,6 +125,40 @@ def gradient_type(parameter: torch.Tensor) -> torch.dtype:
     """
     given: torch.dtype | None = getattr(parameter, "grad_dtype", None)
     return given or parameter.dtype
+
+
+class Facts:
+    """What must stay as it is in a parameter.
+
+    Attributes
+    ----------
+    is_held : bool
+        Whether its memory must: the driver has it.
+    place : int
+        The address of that.
+    """
+
+    def __init__(self, p: torch.Tensor, is_held: bool) -> None:
+        self.is_held, self.place = is_held, p.data_ptr()
+        self._required, self._dtype, self._gradients = p.requires_grad, p.dtype, gradient_type(p)
+        self._device, self._shape, self._strides = p.device, p.shape, p.stride()
+
+    def change(self, p: torch.Tensor) -> str | None:
+        """Return in words what became of the parameter; None if nothing did."""
+        if p.requires_grad != self._required:
+            return "was frozen" if self._required else "was unfrozen"
+        if p.dtype != self._dtype:
+            return f"changed its type from {self._dtype} to {p.dtype}"
+        if p.device != self._device:
+            return f"was moved from {self._device} to {p.device}"
+        if (p.shape, p.stride()) != (self._shape, self._strides):
+            return (
+                f"changed from shape {tuple(self._shape)} and strides {self._strides} to "
+                f"{tuple(p.shape)} and {p.stride()}"
+            )
+        if gradient_type(p) != self._gradients:
+            return f"changed its grad_dtype from {self._gradients} to {gradient_type(p)}"
+        return None
 
 
 def is_a_reading(tensor: torch.Tensor) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -17,28 +16,21 @@ from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from ..methods import EagerSGD, Method
 from ..methods.meeting import Meeting
+from ..policy import Policy
 from ..status import Status
+from .advice import advice
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
 from .flat import averages_models, check_apart
-from .layout import (
-    Layout,
-    compare,
-    describe,
-    describe_trained,
-    gradient_type,
-    is_a_reading,
-)
-from .overlap import Pieces, check_overlap, is_lockstep
-from .replicas import is_plain
-from .schedule import fixed_length, is_over
+from .layout import Facts, Layout, compare, describe, describe_trained, is_a_reading
+from .overlap import Pieces, check_overlap, keeps_replicas
+from .replica import Replica, spell
+from .schedule import is_over
 from .state import copy_state
 from .tensors import copy, settle
 
 __all__ = ["DistributedOptimizer"]
 
-_DEFAULT_METHOD = EagerSGD()
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of a function, or of an object
 _PARTS = {"optimizer", "scheduler", "worker"}  # of a state_dict
 
 
@@ -49,7 +41,9 @@ class DistributedOptimizer:
     `EagerSGD`, it applies every complete round that this rank has not applied yet, oldest first,
     each by one step of the wrapped optimizer. All ranks apply the same rounds, so their models stay
     equal, bit for bit, with any deterministic optimizer, although a round may be complete without
-    the slow ranks' gradients. These are in a later round.
+    the slow ranks' gradients. These are in a later round. So an optimizer's step is a round, not a
+    batch: hyperparameters are set by `before_round` or `scheduler`, and there may be more rounds
+    than a rank has batches (`pypartial.methods.EagerSGD`).
 
     Making it is collective and blocking. Parameters, buffers and the state of `optimizer` become
     those of rank 0; not a state of other values than numbers and tensors, as an optimizer of your
@@ -63,7 +57,8 @@ class DistributedOptimizer:
     ctx : Context
         If torch.distributed has a process group, of the same size.
     method : pypartial.methods.Method, optional
-        `Synchronous`, `EagerSGD`, `PartialReduce` or `Ripples`, of `pypartial.methods`.
+        `Synchronous`, `EagerSGD` (the default), `PartialReduce` or `Ripples`, of
+        `pypartial.methods`.
     scheduler : torch.optim.lr_scheduler.LRScheduler, optional
         Made on `optimizer`; not a ``ReduceLROnPlateau``. The wrapper calls its ``step()`` after
         each step of `optimizer`; do not call it yourself: ranks call the wrapper's ``step()``
@@ -79,6 +74,12 @@ class DistributedOptimizer:
         `Synchronous`, ``EagerSGD(Full())`` or ``deliver="sum"``, the latter without `sync_every`.
         Gradients must not be changed between backward and ``step()``.
         None: all gradients leave in ``step()``, in one round.
+    policy : Policy or str, optional
+        Short for ``method=EagerSGD(policy)``, such as ``"majority"`` or ``"quorum:4"``.
+    before_round : callable, optional
+        Called with the number of a round, `rounds`, on every rank before it applies this round: the
+        place to set hyperparameters of `optimizer`, such as a rate, alike on all ranks. It needs
+        `Synchronous`, or `EagerSGD` with ``deliver="each"``. An exception in it is one of the step.
     model : torch.nn.Module, optional
         Give it if it has buffers, such as those of BatchNorm: otherwise they stay each rank's own.
         Errors can name its parameters, too.
@@ -115,6 +116,9 @@ class DistributedOptimizer:
         On rank 0, without `sync_every`: with ``deliver="latest"``, and with ``"sum"`` unless the
         optimizer is plain SGD without `scheduler` and `clip_norm`, the ranks' models drift apart.
     UserWarning
+        On rank 0, with ``deliver="each"`` under `Solo`, or `FirstOf` of more than one: there are
+        more rounds than batches, and the optimizer is not plain SGD.
+    UserWarning
         On rank 0, with partial rounds and ``deliver="each"``: `scheduler` is made for a number of
         steps, and may make more of them than a rank has batches.
     RuntimeWarning
@@ -134,6 +138,10 @@ class DistributedOptimizer:
     ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type, and
     cannot be given other memory afterwards. Saving, loading and copying the model work as before.
     Parameters cannot be added, frozen, converted or moved to another device afterwards.
+
+    **Replicas.** With `Synchronous`, and `EagerSGD` with ``deliver="each"``, ranks differ only if
+    something else than rounds has written to parameters, state or hyperparameters. `flush` and
+    `finish` compare them, give all ranks rank 0's where they differ, and warn on all ranks.
 
     **Devices.** All parameters that require a gradient are on the CPU, or all on one CUDA device;
     so they are on all ranks. On a device the vector is a tensor there, and all work is queued on
@@ -172,38 +180,51 @@ class DistributedOptimizer:
         self,
         optimizer: torch.optim.Optimizer,
         ctx: Context,
-        method: Method = _DEFAULT_METHOD,
+        method: Method | None = None,
         scheduler: Any = None,
         clip_norm: float | None = None,
         overlap: int | None = None,
         *,
+        policy: Policy | str | None = None,
+        before_round: Callable[[int], object] | None = None,
         model: torch.nn.Module | None = None,
         device_path: Literal["auto", "staged", "ipc", "direct"] = "auto",
     ) -> None:
         if not isinstance(ctx, Context):
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
         self.optimizer, self.scheduler = optimizer, scheduler
-        self._ctx, self._method, self._clip_norm = ctx, method, clip_norm
+        self._ctx, self._clip_norm, self._before_round = ctx, clip_norm, before_round
         self._has_finished = False
         self._meeting = Meeting(ctx)
         with self._meeting.kept():
-            self._agree(overlap, model, device_path)
+            self._agree(method, policy, overlap, model, device_path)
             copy(self._meeting, self._tensors)
             copy_state(self._meeting, self.optimizer, ctx.rank)
             self._driver = self._open(overlap, device_path)
         self.device_path, self.device_path_reason = path_in_use(self._driver.requests)
         # After the worker is there, which may have moved them.
         held = {id(p) for p in self._driver.held}
-        self._seen = [_Facts(p, id(p) in held) for _, p in self._parameters]
-        self._warn_of_drift()
-        self._warn_of_schedule()
+        self._seen = [Facts(p, id(p) in held) for _, p in self._parameters]
+        is_replica = ctx.size > 1 and keeps_replicas(self._method, overlap)
+        self._replica = Replica(self._meeting, optimizer, ctx.rank) if is_replica else None
+        if ctx.rank == 0:
+            for text in advice(self._method, optimizer, scheduler, self._clip_norm, ctx.size):
+                warn(text, 3, UserWarning)
 
     # ---- construction ----------------------------------------------------------------------------
 
-    def _agree(self, overlap: int | None, model: torch.nn.Module | None, device_path: str) -> None:
+    def _agree(
+        self,
+        method: Method | None,
+        policy: Policy | str | None,
+        overlap: int | None,
+        model: torch.nn.Module | None,
+        device_path: str,
+    ) -> None:
         """Check the arguments, and raise on all ranks if one has a problem."""
         complaint, lines, options = None, [], []
         try:
+            self._method = _choose(method, policy)
             self._check(overlap, model)
             lines = self._survey(model)
             check_path(device_path, self._layout.home)
@@ -226,11 +247,6 @@ class DistributedOptimizer:
             )
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ArgumentError("LBFGS computes gradients inside its step; it is not supported")
-        if not isinstance(self._method, Method):
-            raise ArgumentError(
-                "method must be a method of pypartial.methods, such as EagerSGD(), not "
-                f"{self._method!r}"
-            )
         if model is not None and not isinstance(model, torch.nn.Module):
             raise ArgumentError(f"model must be a torch.nn.Module, not {_kind(model)}")
         inner = getattr(self.scheduler, "optimizer", None)
@@ -249,6 +265,15 @@ class DistributedOptimizer:
             self._clip_norm = norm
         if overlap is not None:
             check_overlap(overlap, self._method)
+        if not (self._before_round is None or callable(self._before_round)):
+            raise ArgumentError(
+                f"before_round must be a function of a round's number, not {self._before_round!r}"
+            )
+        if self._before_round is not None and not keeps_replicas(self._method, overlap):
+            raise ArgumentError(
+                "before_round needs rounds that all ranks apply one by one: Synchronous(), or "
+                f"EagerSGD with deliver='each', not {self._method!r}"
+            )
         _check_world(self._ctx.size)
 
     def _survey(self, model: torch.nn.Module | None) -> list[str]:
@@ -298,7 +323,7 @@ class DistributedOptimizer:
         """Return what must be the same on all ranks beside the model, a line each."""
         groups = [
             f"group {number}: "
-            + ", ".join(f"{key} {_spell(value)}" for key, value in group.items() if key != "params")
+            + ", ".join(f"{key} {spell(value)}" for key, value in group.items() if key != "params")
             for number, group in enumerate(self.optimizer.param_groups)
         ]
         return [
@@ -309,6 +334,7 @@ class DistributedOptimizer:
             f"clip_norm {self._clip_norm}",
             f"overlap {overlap}",
             f"device_path {device_path}",
+            f"before_round {None if self._before_round is None else 'given'}",
             *groups,
         ]
 
@@ -318,37 +344,6 @@ class DistributedOptimizer:
             return Whole(*arguments, self._apply, device_path)
         count = check_overlap(overlap, self._method)
         return Pieces(*arguments, self._apply, device_path, count)
-
-    def _warn_of_drift(self) -> None:
-        method = self._method
-        if not isinstance(method, EagerSGD) or method.sync_every is not None:
-            return
-        is_plain_descent = is_plain(self.optimizer) and self._clip_norm is None
-        drifts = method.deliver == "latest" or not is_plain_descent
-        if method.deliver != "each" and drifts and self._ctx.rank == 0:
-            warn(
-                f"with deliver={method.deliver!r} the models of the ranks drift apart until "
-                "finish(): ranks apply different rounds by each step of "
-                f"{type(self.optimizer).__name__}, and of a scheduler. Use deliver='each', or "
-                "average models and states from time to time by sync_every",
-                4,
-                UserWarning,
-            )
-
-    def _warn_of_schedule(self) -> None:
-        method = self._method
-        if not isinstance(method, EagerSGD) or method.deliver != "each" or is_lockstep(method):
-            return
-        length = fixed_length(self.scheduler)
-        if length is not None and self._ctx.size > 1 and self._ctx.rank == 0:
-            warn(
-                f"the scheduler, {length}, makes a step for each round, and with {method.policy!r} "
-                "there may be more rounds than a rank has batches: it comes to its end early then. "
-                "Use a schedule without a fixed end, or Synchronous(), or set its length by the "
-                "rounds of a run",
-                4,
-                UserWarning,
-            )
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -397,6 +392,10 @@ class DistributedOptimizer:
 
     def _apply(self) -> None:
         """Make a step with the gradients that the parameters have."""
+        if self._replica is not None:
+            self._replica.notice()
+        if self._before_round is not None:
+            self._before_round(self._driver.rounds)
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._layout.parameters, self._clip_norm)
         versions = self._versions()
@@ -409,6 +408,8 @@ class DistributedOptimizer:
             raise
         if self.scheduler is not None and not is_over(self.scheduler):
             self.scheduler.step()
+        if self._replica is not None:
+            self._replica.remember()
 
     def _versions(self) -> list[int]:
         """Return how often torch has written each parameter."""
@@ -462,10 +463,11 @@ class DistributedOptimizer:
 
         All ranks have the same model afterwards: save checkpoints and evaluate here. Floating
         buffers that differ, such as running statistics, become the means over the ranks; other
-        buffers that differ become rank 0's. With `PartialReduce` and `Ripples` models count by the
-        steps of their ranks, and buffers and the optimizer's state by those with a gradient: see
-        `pypartial.methods.Worker.flush`. State that a rank does not have yet stays each rank's own.
-        All gradients become None. A rank in `finish` takes part.
+        buffers that differ become rank 0's, and so do replicas that differ (see Notes). With
+        `PartialReduce` and `Ripples` models count by the steps of their ranks, and buffers and the
+        optimizer's state by those with a gradient: see `pypartial.methods.Worker.flush`. State that
+        a rank does not have yet stays each rank's own. All gradients become None. A rank in
+        `finish` takes part.
 
         Raises
         ------
@@ -493,6 +495,8 @@ class DistributedOptimizer:
     def _meet(self, is_end: bool) -> bool:
         """Make a flush together with all ranks, and return whether it is the end for all."""
         self._driver.flush(is_end)
+        if self._replica is not None:
+            self._replica.settle()
         settle(self._meeting, self._buffers, self._driver.weights)
         return all(self._meeting.gather(is_end))
 
@@ -586,6 +590,8 @@ class DistributedOptimizer:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        if self._replica is not None:
+            self._replica.remember()
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -601,7 +607,7 @@ class DistributedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's; hyperparameters may be changed alike on all ranks."""
+        """The wrapped optimizer's; set hyperparameters by `before_round`, or behind `flush`."""
         return self.optimizer.param_groups
 
     @property
@@ -617,6 +623,22 @@ class DistributedOptimizer:
         return f"DistributedOptimizer({self.optimizer!r}, {self._method!r})"
 
 
+def _choose(method: Method | None, policy: Policy | str | None) -> Method:
+    """Return the method that the two arguments name."""
+    if method is None:
+        return EagerSGD() if policy is None else EagerSGD(policy)
+    if not isinstance(method, Method):
+        raise ArgumentError(
+            f"method must be a method of pypartial.methods, such as EagerSGD(), not {method!r}"
+        )
+    if policy is not None:
+        raise ArgumentError(
+            f"method={method!r} and policy={policy!r} exclude each other: policy is short for "
+            "method=EagerSGD(policy)"
+        )
+    return method
+
+
 def _check_world(size: int) -> None:
     world = torch.distributed
     if world.is_available() and world.is_initialized() and world.get_world_size() != size:
@@ -624,52 +646,6 @@ def _check_world(size: int) -> None:
             f"ctx has {size} ranks, and the process group of torch.distributed "
             f"{world.get_world_size()}: make the context of the same ranks"
         )
-
-
-def _spell(value: object) -> str:
-    """Return the text of a hyperparameter.
-
-    It has no addresses: each process has its own. Nor have tensors their device, but all digits.
-    """
-    if isinstance(value, torch.Tensor):
-        return f"{value.tolist()} of {value.dtype}"
-    if type(value) in (list, tuple):
-        return f"({', '.join(map(_spell, value))})"  # type: ignore[call-overload]
-    return _ADDRESS.sub("", str(value))
-
-
-class _Facts:
-    """What must stay as it is in a parameter.
-
-    Attributes
-    ----------
-    is_held : bool
-        Whether its memory must: the driver has it.
-    place : int
-        The address of that.
-    """
-
-    def __init__(self, p: torch.Tensor, is_held: bool) -> None:
-        self.is_held, self.place = is_held, p.data_ptr()
-        self._required, self._dtype, self._gradients = p.requires_grad, p.dtype, gradient_type(p)
-        self._device, self._shape, self._strides = p.device, p.shape, p.stride()
-
-    def change(self, p: torch.Tensor) -> str | None:
-        """Return in words what became of the parameter; None if nothing did."""
-        if p.requires_grad != self._required:
-            return "was frozen" if self._required else "was unfrozen"
-        if p.dtype != self._dtype:
-            return f"changed its type from {self._dtype} to {p.dtype}"
-        if p.device != self._device:
-            return f"was moved from {self._device} to {p.device}"
-        if (p.shape, p.stride()) != (self._shape, self._strides):
-            return (
-                f"changed from shape {tuple(self._shape)} and strides {self._strides} to "
-                f"{tuple(p.shape)} and {p.stride()}"
-            )
-        if gradient_type(p) != self._gradients:
-            return f"changed its grad_dtype from {self._gradients} to {gradient_type(p)}"
-        return None
 
 
 def _kind(value: object) -> str:

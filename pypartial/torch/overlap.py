@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .._handle import Request
     from ..context import Context
 
-__all__ = ["Pieces", "check_overlap", "is_lockstep"]
+__all__ = ["Pieces", "check_overlap", "is_lockstep", "keeps_replicas"]
 
 
 def check_overlap(overlap: Any, method: Method) -> int:
@@ -61,6 +61,13 @@ def is_lockstep(method: Method) -> bool:
     return isinstance(method, Synchronous)
 
 
+def keeps_replicas(method: Method, overlap: int | None) -> bool:
+    """Return whether all ranks apply the same rounds, one by one, and nothing averages models."""
+    if isinstance(method, EagerSGD) and method.deliver != "each":
+        return overlap is not None and is_lockstep(method)
+    return isinstance(method, (EagerSGD, Synchronous))
+
+
 class Piece:
     """Consecutive parameters, with a vector and a handle of their own.
 
@@ -86,7 +93,7 @@ class Piece:
         self._contributed: list[_AsItIs] = []  # of each parameter: the gradient that has left
         self.missing = self._all = frozenset(range(len(places)))
 
-    def open(self, ctx: Context, policy: Policy, device_path: Any) -> None:
+    def open(self, ctx: Context, policy: Policy | str, device_path: Any) -> None:
         """Make the handle. Collective."""
         self.request = ctx.Allreduce_init(
             None, self.vector, policy=policy, average="size", device_path=device_path
@@ -337,12 +344,12 @@ class Pieces(Driver):
         for piece, own in zip(self._pieces, flags, strict=True):
             piece.gradients.give(own)
         self._status = status
-        self._rounds += 1
         try:
             self._apply()
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
+        self._rounds += 1
         self._note_applied()
         return status
 

@@ -14,7 +14,7 @@ from .layout import is_a_reading
 from .replicas import optimizer_tensors
 from .tensors import copy, digest
 
-__all__ = ["Arrays", "common_state", "copy_state"]
+__all__ = ["Arrays", "common_state", "copy_state", "parameters_of"]
 
 State = dict[int, dict[str, Any]]  # by the number of a parameter, and a name
 
@@ -34,19 +34,19 @@ class _Form(NamedTuple):
     is_on_host: bool
 
 
-def copy_state(meeting: Meeting, optimizer: torch.optim.Optimizer, rank: int) -> None:
-    """Give all ranks the state of rank 0's optimizer. Collective, blocking.
+def copy_state(meeting: Meeting, optimizer: torch.optim.Optimizer, rank: int) -> bool:
+    """Give all ranks the state of rank 0's optimizer; return whether it was copied. Collective.
 
     Nothing is copied if all ranks have the same, as those of new optimizers have: none. Nor if a
     rank has a state of another kind than torch's optimizers, as `_plain_state` says.
     """
-    parameters = _parameters(optimizer)
+    parameters = parameters_of(optimizer)
     state = _plain_state(optimizer, parameters)
     digests = meeting.gather(None if state is None else _digests(state))
     if state is None or any(theirs is None for theirs in digests):
-        return
+        return False
     if all(theirs == digests[0] for theirs in digests):
-        return
+        return False
     forms = meeting.gather(_forms(state) if rank == 0 else None)[0]
     made: State = allocated(
         meeting.gather, lambda: state if rank == 0 else _made(forms, parameters)
@@ -56,6 +56,7 @@ def copy_state(meeting: Meeting, optimizer: torch.optim.Optimizer, rank: int) ->
         optimizer.state.pop(p, None)
         if i in made:
             optimizer.state[p] = made[i]
+    return True
 
 
 def _plain_state(
@@ -88,7 +89,8 @@ def _is_plain(value: Any, parameter: torch.Tensor) -> bool:
     return is_here and value.layout == torch.strided and not is_a_reading(value)
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return all parameters of an optimizer, in the order of its groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
@@ -137,7 +139,7 @@ def common_state(
 
     `is_any`: ranks without any state do not count, and return nothing.
     """
-    parameters = [(str(i), p) for i, p in enumerate(_parameters(optimizer))]
+    parameters = [(str(i), p) for i, p in enumerate(parameters_of(optimizer))]
     found = dict(optimizer_tensors(optimizer, parameters))
     told = [set(names) for names in meeting.gather(list(found)) if names or not is_any]
     common = set.intersection(*told) if told else set()

@@ -161,7 +161,7 @@ class TestOfOneRank:
     def test_ctx_is_usable_afterwards(self, comm, ctx):
         error = pp.ArgumentError if odd(ctx) else pp.MismatchError
         with pytest.raises(error):
-            make(ctx, {"method": None})
+            make(ctx, {"method": 0})
         model = net()
         with pp.torch.DistributedOptimizer(sgd(model), ctx) as opt:
             backward(model, comm.rank, 0)
