@@ -194,8 +194,10 @@ class Worker(ABC):
             If no `update` is known on this rank; nothing was communicated.
         MismatchError
             If the ranks' `state` differs. Every rank raises.
-        Error, PeerFailedError
+        Error
             As `step`.
+        PeerFailedError
+            As `step`; and if the script of another rank has ended, which then does not come.
         """
 
     @abstractmethod

@@ -27,8 +27,8 @@ class Meeting:
     """Plain MPI collectives on a communicator of its own, inside `Context.away`.
 
     Making one is collective and blocking, and so is every method. MPI would wait for ever for a
-    rank that has given up, so each method begins with a collective call of the context: it raises
-    `PeerFailedError` then.
+    rank that does not come. So each method begins with a round to which every rank contributes, and
+    raises `PeerFailedError` if one has given up, or has not contributed because its script ended.
 
     Parameters
     ----------
@@ -37,14 +37,24 @@ class Meeting:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._gate = ctx.Allreduce_init(None, np.zeros(1), policy=Full())  # never started
+        mine, self._here = np.zeros(ctx.size, "u1"), np.zeros(ctx.size, "u1")
+        mine[ctx.rank] = 1
+        self._gate = ctx.Allreduce_init(mine, self._here, policy=Full())
         with ctx.away():
             self._comm: MPI.Comm = ctx.comm.Dup()
 
     @contextmanager
     def _together(self) -> Iterator[None]:
         """Wait until all ranks are here, and be away for the time of the block."""
+        if not self._gate._is_outstanding():  # of a call that an exception has ended
+            self._gate.Start()
         self._gate.Flush()
+        if not self._here.all():
+            missing = ", ".join(map(str, np.flatnonzero(self._here == 0)))
+            raise PeerFailedError(
+                f"the ranks cannot meet: the script of rank {missing} has ended without freeing "
+                "the context"
+            )
         with self._ctx.away():
             yield
 

@@ -85,6 +85,19 @@ def test_a_worker_gives_up_before_models_are_averaged(what):
     assert not run.lines(2), run.explain()
 
 
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [("groups", "finish"), ("sum", "flush"), ("synchronous", "finish"), ("sync", "step")],
+)
+def test_ranks_that_meet_without_one_whose_script_has_ended(method, call):
+    """They are told which one it is. Nobody waits for it inside MPI."""
+    run = launch(3, "early_end", method, call)
+    for rank in (1, 2):
+        seen = f"rank {rank} sees the ranks cannot meet: the script of rank 0 has ended"
+        assert run.lines(rank)[-1].startswith(seen), run.explain()
+    run.check_clean()
+
+
 @pytest.mark.parametrize("state", ["context", "quiet", "outstanding", "pending", "unequal"])
 @pytest.mark.parametrize("progress", ["thread", "caller"])
 def test_no_rank_frees(state, progress):

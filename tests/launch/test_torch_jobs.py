@@ -46,6 +46,21 @@ def test_ctrl_c_on_the_launcher() -> None:
     run.check_clean()
 
 
+@pytest.mark.parametrize(
+    ("way", "call"),
+    [("each", "finish"), ("groups", "flush"), ("overlap", "finish"), ("hook", "finish")],
+)
+def test_a_script_that_ends_early(way: str, call: str) -> None:
+    """The ranks that meet without it are told, and do not wait for it."""
+    run = launch(3, "early_end", way, call)
+    for rank in (1, 2):
+        seen = run.lines(rank)[-1]
+        assert seen.startswith(f"rank {rank} sees the ranks cannot meet: the script of rank 0"), (
+            seen
+        )
+    run.check_clean()
+
+
 def test_workers_of_a_data_loader() -> None:
     check_all_ended(launch(3, "workers"), 3)
 
