@@ -245,7 +245,8 @@ class _Sized(Generator):
     Parameters
     ----------
     size : int
-        Ranks of a group, from 2 to the ranks of the context.
+        Ranks of a group, from 2 to the ranks of the context. In a context of one rank any size
+        counts as 1.
     """
 
     size: int
@@ -262,7 +263,7 @@ class _Sized(Generator):
 
     def check(self, ranks: int) -> None:
         """Check that the context has enough ranks for a group."""
-        if not 2 <= self.size <= ranks:
+        if self.size < min(2, ranks) or self.size > ranks > 1:
             raise ArgumentError(
                 f"groups: {self!r}: size must be at least 2, and at most the context's {ranks} "
                 f"ranks, not {self.size}"
@@ -279,7 +280,8 @@ class Random(_Sized):
     Parameters
     ----------
     size : int
-        Ranks of a group, from 2 to the ranks of the context.
+        Ranks of a group, from 2 to the ranks of the context. In a context of one rank any size
+        counts as 1.
     reuse : bool, optional
         Whether a group that the rank is in already serves its Start (Ripples, section 5.1). False:
         every Start makes a group.
@@ -307,7 +309,8 @@ class Smart(_Sized):
     Parameters
     ----------
     size : int
-        Ranks of a group, from 2 to the ranks of the context.
+        Ranks of a group, from 2 to the ranks of the context. In a context of one rank any size
+        counts as 1.
     division : bool, optional
         Whether all idle ranks are divided at once (5.1). False: one group is made, for the rank
         that asks.
@@ -355,7 +358,8 @@ class Controller(_Sized):
     Parameters
     ----------
     size : int
-        Ranks of a group, from 2 to the ranks of the context.
+        Ranks of a group, from 2 to the ranks of the context. In a context of one rank any size
+        counts as 1.
     history : int or "auto", optional
         How many groups the controller looks back (T of Partial Reduce). At least
         ⌈(P - 1) / (size - 1)⌉ for P ranks, because fewer groups cannot connect all ranks.
@@ -401,8 +405,8 @@ class Controller(_Sized):
 
 
 def least_history(ranks: int, size: int) -> int:
-    """Return how many groups of a size, at least 2, can connect the ranks."""
-    return -((1 - ranks) // (size - 1))
+    """Return how many groups of a size can connect the ranks."""
+    return -((1 - ranks) // max(size - 1, 1))
 
 
 # ---- tables --------------------------------------------------------------------------------------

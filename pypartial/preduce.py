@@ -586,6 +586,7 @@ class Arguments:
         plan.generator = GENERATOR.constant(lib, generator.word)
         for name, value in generator.options().items():
             setattr(plan, name, value)
+        plan.size = min(plan.size, ranks)  # one rank is a group
         plan.weights = missing if settings.weights == "dynamic" else weights
         plan.alpha = settings.alpha
         plan.cache = self.cache

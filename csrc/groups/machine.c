@@ -26,7 +26,7 @@ static size_t most_entries(const pp_groups_plan_t *plan)
 /* So many groups connect all ranks at best. */
 static int32_t least_window(const pp_groups_plan_t *plan)
 {
-    return (plan->ranks - 1 + plan->size - 2) / (plan->size - 1);
+    return plan->ranks == 1 ? 0 : (plan->ranks - 1 + plan->size - 2) / (plan->size - 1);
 }
 
 int32_t pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table)
@@ -45,8 +45,9 @@ static pp_status_t check_sizes(const pp_groups_plan_t *plan, const int32_t *tabl
 {
     if (plan->ranks < 1 || plan->ranks > RANKS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 1..%d", plan->ranks, RANKS_MAX);
-    if (!is_named(plan) && (plan->size < 2 || plan->size > plan->ranks))
-        return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in 2..%d, the number of ranks", plan->size, plan->ranks);
+    const int32_t least = plan->ranks > 1 ? 2 : 1;
+    if (!is_named(plan) && (plan->size < least || plan->size > plan->ranks))
+        return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in %d..%d, the number of ranks", plan->size, least, plan->ranks);
     if (plan->generator == PP_GENERATOR_TABLE)
         PP_TRY(pp_named_check_table(plan, table));
     if (plan->cache < 0 || plan->cache > CACHE_MOST)

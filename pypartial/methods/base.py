@@ -176,7 +176,7 @@ class Worker(ABC):
         model of a rank counts by the steps that the rank has made since the last flush, those
         without a gradient included. So that of a rank without steps does not count. If all ranks
         have made as many, or none, all models count the same. What `state` returns counts by the
-        steps with a gradient.
+        steps with a gradient. With their option ``final="equal"`` all count the same.
 
         Parameters
         ----------

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from ..errors import ArgumentError
-from ..groups import Controller
-from ..methods import EagerSGD, Method, PartialReduce, Ripples, Synchronous
+from ..methods import EagerSGD, Method, Synchronous
 from ..methods.base import State
 from ..methods.eager import EachWorker, LumpWorker
-from ..methods.groups import GroupWorker
+from ..methods.groups import GroupMethod, GroupWorker
 from ..methods.worker import CommonWorker
 from ..policy import Full
 from .accelerator import Home
@@ -73,11 +72,8 @@ def worker_on(
     if isinstance(method, EagerSGD):
         kind = _Each if method.deliver == "each" else _Lump
         return kind(*place, method, method, *rest)
-    if isinstance(method, PartialReduce):
-        options = {"weights": method.weights, "alpha": method.alpha}
-        return _Group(model, *place, method, *rest, Controller(method.size), options)
-    if isinstance(method, Ripples):
-        return _Group(model, *place, method, *rest, method.generator, {})
+    if isinstance(method, GroupMethod):
+        return _Group(model, *place, method, *rest)
     raise ArgumentError(
         f"{method!r} is not a method of this package, which alone train models on a device"
     )
@@ -132,8 +128,9 @@ class _Group(_OnDevice, GroupWorker):
         super().__init__(*rest)
 
     def _open(self) -> PreduceRequest:
+        generator, options = self._method._plan()
         return self._ctx.Preduce_init(
-            self._model, self._generator, device_path=self._device_path, **self._options
+            self._model, generator, device_path=self._device_path, **options
         )
 
     def _copy(self) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.methods import GROUPS, KINDS, METHODS, ROUNDS, Training, fits, same
+from support.methods import GROUPS, KINDS, METHODS, ROUNDS, Training, same
 
 import pypartial as pp
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
@@ -29,10 +29,7 @@ def ctx(comm) -> Iterator[pp.Context]:
 @pytest.fixture
 def make(comm, request):
     """The method of a name on so many ranks."""
-    name = request.param
-    if not fits(name, comm.size):
-        pytest.skip(f"{name} needs two ranks")
-    return METHODS[name](comm.size)
+    return METHODS[request.param](comm.size)
 
 
 # ---- every method -------------------------------------------------------------------------------
@@ -71,7 +68,7 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
         models, counts = np.array(comm.allgather(own)), np.array(comm.allgather(steps))
         if "dynamic" not in name:  # a group's average preserves the sum over the ranks
             np.testing.assert_allclose(models.mean(0)[: comm.size], given, rtol=1e-12)
-        mean = counts @ models / counts.sum()
+        mean = models.mean(0) if "equal" in name else counts @ models / counts.sum()
         np.testing.assert_allclose(training.x, mean, rtol=1e-12)
     elif "latest" in name:
         assert (total[: comm.size] <= given).all()
@@ -435,6 +432,8 @@ def test_a_rank_without_a_state_is_left_out_of_the_average(comm, ctx):
 def test_a_model_counts_by_the_steps_of_its_rank(comm, ctx, make):
     """Since the last meeting; a state by those with a gradient, because no group averages it.
 
+    With ``final="equal"`` all count the same.
+
     A rank without a step takes over the others'.
     """
     draw = np.random.default_rng(comm.rank)
@@ -458,13 +457,13 @@ def test_a_model_counts_by_the_steps_of_its_rank(comm, ctx, make):
             assert same(comm, x, optimizer.velocity)
         counted = zip((x, optimizer.velocity), before, (steps, taught), strict=True)
         for after, theirs, counts in counted:
-            expected = np.average(theirs, 0, weights=counts)
+            expected = np.average(theirs, 0, weights=counts if make.final == "steps" else None)
             np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-12)
     # The last rank comes to its end, and counts nothing in what the others do.
     if comm.rank != comm.size - 1:
         for _ in range(2):
             _, _, own, _ = train(1 + comm.rank)
-            assert comm.size != 2 or np.array_equal(x, own)
+            assert comm.size != 2 or make.final == "equal" or np.array_equal(x, own)
     worker.finish()
     assert same(comm, x, optimizer.velocity)
     assert worker._own is None, "a copy of the model stays"
@@ -543,6 +542,31 @@ def test_a_rank_with_few_batches_does_not_undo_what_others_learn(comm, ctx, make
     assert same(comm, x)
     # It begins with an error of 7, and learns little.
     assert abs(x - truth).max() < (1e-3 if goes_on else 7 * 5 / 300)
+
+
+@pytest.mark.sizes(3)
+@pytest.mark.parametrize("backend", ["node", "schedule", "comm"])
+def test_versions_that_no_member_has_count_for_the_initial_model(comm, backend):
+    """Rank 2 makes its first step with rank 0's third one: the second one's share is missing."""
+    with pp.Context(comm, patience=None) as ctx:
+        x = np.full(2, 100.0 + comm.rank)  # rank 0's is the initial model of all
+        method = PartialReduce(2, "dynamic", missing="initial", history=5, backend=backend)
+        worker = method.worker(ctx, x)
+        assert worker._request.backend == backend
+        assert worker._request.generator == pp.groups.Controller(2, history=5)
+
+        def add(gradient):
+            np.add(x, gradient, out=x)
+
+        for pair in ((0, 1), (0, 1), (0, 2)):
+            if comm.rank in pair:
+                worker.step(np.ones(2), add)
+                assert worker.status.group == pair
+            comm.Barrier()
+        if comm.rank != 1:
+            assert worker.status.initial == pytest.approx(2 / 7)
+            assert x.tolist() == pytest.approx([(4 * 103 + 2 * 100 + 101) / 7] * 2)
+        worker.finish()
 
 
 def step_interrupted(comm, training, where):
@@ -712,8 +736,6 @@ def test_synchronous_goes_on_as_if_it_had_not_stopped(comm):
 
 
 def test_groups_average_ordinary_memory_too(comm, ctx):
-    if comm.size == 1:
-        pytest.skip("groups have two ranks at least")
     x = np.zeros(6, "f4")
     worker = PartialReduce(comm.size).worker(ctx, x, extra=2)
     assert (worker.gradient.size, worker.gradient.dtype) == (8, np.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.methods import KINDS, METHODS, Training, fits, same
+from support.methods import KINDS, METHODS, Training, same
 
 import pypartial as pp
 from pypartial.methods import EagerSGD, PartialReduce, Ripples, Synchronous
@@ -92,6 +92,8 @@ def test_workers_that_differ(comm, ctx, method, size, dtype, options, words):
     ids=["quorum", "controller", "smart", "table"],
 )
 def test_a_method_for_more_ranks_than_there_are(comm, ctx, method, words):
+    if comm.size == 1 and "size" in words:
+        pytest.skip("any size counts as 1")
     with pytest.raises(pp.ArgumentError, match=words):
         method(comm.size).worker(ctx, np.zeros(4))
     Training(comm, ctx, EagerSGD()).finish()
@@ -108,8 +110,6 @@ def test_a_worker_needs_a_live_context(comm):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_wrong_argument_of_a_step_communicates_nothing(comm, ctx, name):
-    if not fits(name, comm.size):
-        pytest.skip(f"{name} needs two ranks")
     training = Training(comm, ctx, METHODS[name](comm.size))
     worker = training.worker
     size = worker.gradient.size
@@ -138,8 +138,6 @@ def test_a_wrong_argument_of_a_step_communicates_nothing(comm, ctx, name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_worker_that_has_finished(comm, ctx, name):
-    if not fits(name, comm.size):
-        pytest.skip(f"{name} needs two ranks")
     training = Training(comm, ctx, METHODS[name](comm.size))
     training.step(1)
     training.finish()

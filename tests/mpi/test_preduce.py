@@ -33,7 +33,7 @@ def patient(comm, transport):
 
 
 def generators(size):
-    """All generators that fit so many ranks, by name."""
+    """All generators that fit so many ranks, by name; in a context of one rank all do."""
     everybody = list(range(size))
     found = {
         "static": pp.groups.Static(nodes=1, per_node=size),
@@ -42,7 +42,7 @@ def generators(size):
         else pp.groups.Table([[[0]]]),
     }
     for group in (2, 3):
-        if group <= size:
+        if group <= size or size == 1:
             found[f"random:{group}"] = pp.groups.Random(group)
             found[f"random:{group},reuse"] = pp.groups.Random(group, reuse=True)
             found[f"smart:{group}"] = pp.groups.Smart(group)
@@ -90,6 +90,33 @@ def test_the_mean_is_kept_and_members_agree(comm, ctx, name):
     np.testing.assert_allclose(model, mean, rtol=0, atol=1e-12)
     check_groups(comm, log)
     assert request.Free() == 0
+
+
+@pytest.mark.sizes(3)
+def test_a_rank_alone_under_random_has_what_its_earlier_groups_averaged(comm, patient):
+    """Rank 1 draws rank 0, which draws rank 2, which leaves: the status is that of the last."""
+    model, status, found = np.zeros(1), pp.Status(), False
+    request = patient.Preduce_init(model, pp.groups.Random(2))
+    for _ in range(60):  # a draw in eight does
+        model[:] = comm.rank
+        if comm.rank == 1:
+            request.Start()
+            comm.send(None, 0)
+        elif comm.rank == 0:
+            comm.recv(source=1)
+            request.Start()
+            comm.send(None, 2)
+        else:
+            comm.recv(source=0)
+        if comm.rank != 2:
+            request.Wait(status)
+            if comm.rank == 0 and status.group == (0,):
+                assert (status.round, status.weights) == (0, (1.0,))
+                assert model[0] in (0, 0.5)
+                found |= model[0] == 0.5
+        request.Flush()
+    assert found or comm.rank != 0
+    request.Free()
 
 
 @pytest.mark.parametrize("name", ["random:2", "smart:2", "controller:2", "controller:3"])

@@ -57,15 +57,15 @@ WRONG = {
     "backend": ({"backend": "magic"}, "backend must be one of .*'magic'"),
     "cache": ({"cache": -1}, r"cache must be in 0\.\.4096, not -1"),
     "timeout": ({"timeout": -1}, "timeout must be 0 or more seconds, not -1"),
-    "size of 1": ({"groups": groups.Smart(1)}, r"Smart\(size=1.*size must be at least 2"),
-    "size above P": (
-        {"groups": groups.Random(SIZE + 1)},
-        f"context's {SIZE} ranks, not {SIZE + 1}",
-    ),
+    "size of 0": ({"groups": groups.Smart(0)}, r"Smart\(size=0.*size must be at least 2"),
     "rank P in a table": ({"groups": groups.Table([[[0, SIZE]]])}, f"rank {SIZE}.*{SIZE} ranks"),
     "nodes": ({"groups": groups.Static(SIZE + 1, 1)}, f"nodes={SIZE + 1}.*must be {SIZE}"),
     "ranks of a node": ({"groups": groups.Static(per_node=2 * SIZE)}, f"must be {SIZE}"),
 }
+if SIZE > 1:
+    WRONG["size of 1"] = ({"groups": groups.Smart(1)}, r"Smart\(size=1.*size must be at least 2")
+    text = f"context's {SIZE} ranks, not {SIZE + 1}"
+    WRONG["size above P"] = ({"groups": groups.Random(SIZE + 1)}, text)
 if SIZE > 2:
     WRONG["history"] = ({"groups": groups.Controller(2, history=1)}, "history must be at least")
 

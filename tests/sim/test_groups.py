@@ -380,7 +380,7 @@ def test_events_that_are_not_allowed(
     [
         (Plan("random", 1), 4, {}, "size=1 is not in 2..4"),
         (Plan("random", 5), 4, {}, "size=5 is not in 2..4"),
-        (Plan("random", 2), 1, {}, "size=2 is not in 2..1"),
+        (Plan("random", 2), 1, {}, "size=2 is not in 1..1"),
         (Plan("table"), 0, {}, "ranks=0 is not in 1.."),
         (Plan("random", 1 << 16), 1 << 16, {}, "do not fit into memory"),
         (Plan("smart", 2, c_thres=0), 4, {}, "c_thres=0"),

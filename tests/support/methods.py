@@ -47,6 +47,7 @@ ROUNDS: dict[str, Make] = {"synchronous": lambda ranks: Synchronous()} | {
 GROUPS: dict[str, Make] = {
     "partial-reduce": lambda ranks: PartialReduce(2),
     "partial-reduce-dynamic": lambda ranks: PartialReduce(2, "dynamic"),
+    "partial-reduce-equal": lambda ranks: PartialReduce(2, final="equal"),
     "ripples-static": lambda ranks: Ripples(pp.groups.Static(nodes=1, per_node=ranks)),
     "ripples-random": lambda ranks: Ripples(pp.groups.Random(2)),
     "ripples-smart": lambda ranks: Ripples(pp.groups.Smart(2)),
@@ -54,11 +55,6 @@ GROUPS: dict[str, Make] = {
 METHODS = ROUNDS | GROUPS
 # One of each kind of worker, for what does not depend on policies and generators.
 KINDS = ["synchronous", "majority-each", "majority-sum", "solo-latest-sync4", "partial-reduce"]
-
-
-def fits(name: str, ranks: int) -> bool:
-    """Whether a method can run on so many ranks: groups have two at least."""
-    return ranks > 1 or name in ROUNDS or name == "ripples-static"
 
 
 class Training:

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from mpi4py import MPI
 from support.memory import ended
 from support.training import backward, batch, flat, net, train_alone
 from torch import nn
@@ -27,6 +28,7 @@ needs_grad_dtype = pytest.mark.skipif(
     not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype yet"
 )
 GROUPS = [PartialReduce(2), Ripples(pp.groups.Smart(2))]
+EQUAL = PartialReduce(2, "dynamic", missing="initial", history=6, final="equal")
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
@@ -669,8 +671,30 @@ class TestGroups:
         )
 
     @pytest.mark.parametrize("method", GROUPS, ids=["partial-reduce", "ripples"])
+    def test_one_rank_trains_alone(self, method):
+        model = net()
+        alone = copy.deepcopy(model)
+        inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        with (
+            pp.Context(MPI.COMM_SELF) as ctx,
+            pp.torch.DistributedOptimizer(inner, ctx, method, model=model) as opt,
+        ):
+            for step in range(STEPS):
+                opt.zero_grad()
+                backward(model, 0, step)
+                opt.step()
+                assert opt.status.group == (0,)
+        sgd = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9)
+        train_alone(alone, sgd, 1, STEPS)
+        assert flat(model).equal(flat(alone))
+
+    @pytest.mark.parametrize("method", [*GROUPS, EQUAL], ids=["partial-reduce", "ripples", "equal"])
     def test_a_model_counts_by_the_steps_of_its_rank(self, comm, ctx, method):
-        """So do its buffers and the state. A rank that has finished counts nothing any more."""
+        """So do its buffers and the state. A rank that has finished counts nothing any more.
+
+        With ``final="equal"`` all count the same.
+        """
+        by_steps = method.final == "steps"
         model = net(norm=True)
         inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
@@ -687,7 +711,7 @@ class TestGroups:
 
         def check(made: int, own: torch.Tensor) -> None:
             counts, models = zip(*others(made, own), strict=True)
-            weights = torch.tensor(counts).double()
+            weights = torch.tensor(counts if by_steps else [1] * comm.size).double()
             mean = weights @ torch.tensor(models, dtype=torch.float64) / weights.sum()
             torch.testing.assert_close(whole(), mean, rtol=1e-12, atol=1e-12)
 
@@ -707,7 +731,7 @@ class TestGroups:
             if comm.rank == 1:
                 own = train(opt, 4)
                 opt.flush()
-                assert whole().equal(own)
+                assert not by_steps or whole().equal(own)
         assert are_equal(comm, model)
 
     def test_parameters_in_one_vector_are_saved_loaded_and_copied_as_before(self, comm, ctx):

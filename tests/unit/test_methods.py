@@ -50,7 +50,12 @@ def test_values_are_kept_as_their_types():
     assert type(method.sync_every) is int
     assert EagerSGD("quorum:4,deadline=5ms") == EagerSGD(pp.Quorum(4, deadline=0.005))
     method = PartialReduce(np.int32(4), "dynamic", np.float32(0.25))
-    assert repr(method) == "PartialReduce(size=4, weights='dynamic', alpha=0.25)"
+    assert repr(method) == (
+        "PartialReduce(size=4, weights='dynamic', alpha=0.25, missing='closest', history='auto', "
+        "unfreeze=True, backend='auto', final='steps')"
+    )
+    method = PartialReduce(2, history=np.int64(5), unfreeze=np.False_)
+    assert (type(method.history), method.unfreeze) == (int, False)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +68,20 @@ def test_values_are_kept_as_their_types():
         (lambda: EagerSGD(sync_every=5), "sync_every is for deliver='sum' and 'latest'"),
         (lambda: EagerSGD(deliver="sum", sync_every=0), "sync_every must be in 1"),
         (lambda: EagerSGD(deliver="sum", sync_every=2.5), "sync_every must be an integer"),
-        (lambda: PartialReduce(1), "size must be in 2"),
+        (lambda: PartialReduce(0), "size must be in 1"),
         (lambda: PartialReduce("3"), "size must be an integer"),
         (lambda: PartialReduce(True), "size must be an integer"),
         (lambda: PartialReduce(3, "equal"), "weights must be one of 'constant', 'dynamic'"),
         (lambda: PartialReduce(3, "dynamic", 1.0), "alpha must be a number from 0"),
         (lambda: PartialReduce(3, alpha="0.5"), "alpha must be a number from 0"),
+        (lambda: PartialReduce(3, missing="none"), "missing must be one of 'closest', 'initial'"),
+        (lambda: PartialReduce(3, history=0), "history must be in 1"),
+        (lambda: PartialReduce(3, history="long"), "history must be 'auto' or an integer"),
+        (lambda: PartialReduce(3, unfreeze=1), "unfreeze must be True or False"),
+        (lambda: PartialReduce(3, backend="mpi"), "backend must be one of 'auto', 'node'"),
+        (lambda: PartialReduce(3, final="mean"), "final must be one of 'steps', 'equal'"),
+        (lambda: Ripples(pp.groups.Smart(3), "mpi"), "backend must be one of 'auto', 'node'"),
+        (lambda: Ripples(pp.groups.Smart(3), final="mean"), "final must be one of"),
         (lambda: Ripples("smart:3"), "generator must be one of pypartial.groups"),
         (lambda: Ripples(pp.groups.Smart), "generator must be one of pypartial.groups"),
         (lambda: Ripples(pp.groups.Given()), "does not name its group; use Table"),

@@ -66,7 +66,7 @@ def test_generators_that_are_wrong(make: Callable[[], Generator], text: str) -> 
     [
         (pp.groups.Random(1), 4, r"Random\(size=1, .*size must be at least 2.*4 ranks, not 1"),
         (pp.groups.Smart(5), 4, "at most the context's 4 ranks, not 5"),
-        (pp.groups.Controller(2), 1, "at most the context's 1 ranks, not 2"),
+        (pp.groups.Controller(0), 1, "size must be at least 2.*not 0"),
         (pp.groups.Controller(3, history=3), 8, "history must be at least 4.*8 ranks, not 3"),
         (pp.groups.Table([[[0, 1]], [[2, 4]]]), 4, r"phases\[1\] of the table has rank 4.*4 ranks"),
         (pp.groups.Static(nodes=3), 4, "nodes=3.*must be 4"),
@@ -94,6 +94,9 @@ def test_generators_that_fit() -> None:
         pp.groups.Controller(3, history=4),
     ):
         generator.check(8)
+    for size in (1, 2, 9):  # in a context of one rank any counts as 1
+        for generator in (pp.groups.Smart(size), pp.groups.Controller(size, history=1)):
+            generator.check(1)
 
 
 def test_generators_are_values() -> None:
@@ -555,6 +558,8 @@ def test_the_plans_of_generators(core: Core) -> None:
     assert (plan.history, plan.unfreeze) == (0, 1)
     plan = plan_of(core, pp.groups.Controller(2, history=9, unfreeze=False))[0].plan
     assert (plan.history, plan.unfreeze) == (9, 0)
+    alone = read(pp.groups.Controller(4), np.zeros(4)).config(native_of(core), core._ffi.NULL, 1)
+    assert alone[0].plan.size == 1
     assert plan_of(core, pp.groups.Given())[0].plan.generator == core.PP_GENERATOR_GIVEN
 
 
