@@ -2,6 +2,7 @@
 #include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
+#include "coll/preduce.h"
 #include "node/keeper.h"
 #include "progress/live.h"
 #include "progress/staging.h"
@@ -439,9 +440,10 @@ pp_status_t pp_is_outstanding(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
-    pp_status_t status = handle->request.state == PP_IDLE ? PP_OK : PP_PENDING;
+    const bool by_hand = pp_is_preduce(handle) && pp_preduce_of(handle)->config.backend == PP_BACKEND_COMM;
+    const bool outstanding = by_hand ? pp_preduce_of(handle)->undelivered : handle->request.state != PP_IDLE;
     pp_unlock(ctx);
-    return status;
+    return outstanding ? PP_PENDING : PP_OK;
 }
 
 pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)

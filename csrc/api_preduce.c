@@ -159,17 +159,6 @@ pp_status_t pp_preduce_deliver(pp_handle_t *handle)
     return status;
 }
 
-pp_status_t pp_preduce_outstanding(pp_handle_t *handle, int32_t *outstanding)
-{
-    pp_ctx_t     *ctx;
-    pp_preduce_t *preduce = NULL;
-    *outstanding = 0;
-    PP_TRY(enter_preduce(handle, &ctx, &preduce));
-    *outstanding = preduce->undelivered;
-    pp_unlock(ctx);
-    return PP_OK;
-}
-
 pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t round, double weight, double initial,
                                uint64_t divide_by)
 {

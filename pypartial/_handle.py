@@ -217,7 +217,7 @@ class Request:
     def _is_outstanding(self) -> bool:
         """Return whether a request was started, and not collected.
 
-        A caller of `Start` that was interrupted learns by it whether anything was contributed.
+        The core knows, also where an exception such as Ctrl-C has ended a `Start` or a `Wait`.
         """
         return self._gone is None and self._lib.pp_is_outstanding(self._handle) == 1  # PP_PENDING
 

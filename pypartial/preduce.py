@@ -374,15 +374,8 @@ class PreduceRequest(Request):
         """
         super().Flush(status, timeout)
 
-    def _is_outstanding(self) -> bool:
-        """Whether a Start on communicators was not collected: the core knows, also after Ctrl-C."""
-        outstanding = self._native.ffi.new("int32_t *")
-        self._native.check(self._lib.pp_preduce_outstanding(self._handle, outstanding))
-        return bool(outstanding[0])
-
     def _refuse_flush(self) -> None:
-        # A Free that has timed out is repeated without a handle.
-        if self._by_comm is not None and self._gone is None and self._is_outstanding():
+        if self._by_comm is not None and self._is_outstanding():
             raise Error(
                 f"{self._name()}: the request is outstanding; with backend='comm' call Wait before "
                 "Flush and Free, because the other members wait inside MPI"

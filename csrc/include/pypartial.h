@@ -397,7 +397,8 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result);
 /* Local.  Says that the application's wait for the request has ended by its timeout.  From then on a Start may add to
    what is pending, and the send pieces belong to the application again.  The request stays as it is. */
 pp_status_t pp_timed_out(pp_handle_t *handle);
-/* Local.  PP_PENDING: a request was started and not collected, as is seen behind an interrupted call; else PP_OK. */
+/* Local.  PP_PENDING: a request was started and not collected, with PP_BACKEND_COMM not delivered, as is seen after an
+   interrupted call; else PP_OK. */
 pp_status_t pp_is_outstanding(pp_handle_t *handle);
 /* pp_wait() that does not copy a result which lies in memory that the ranks of the node share.  On PP_OK *elements
    points at it, all pieces one after the other.  It may be read until the handle's next call.  The memory stays
@@ -588,8 +589,6 @@ pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements);
 /* Local; PP_BACKEND_COMM only.  The caller has written a result to the buffers; to those on a device this queues a copy
    of that memory, and if it fails, so does the context.  The request is over; before, pp_wait() gives the same again. */
 pp_status_t pp_preduce_deliver(pp_handle_t *handle);
-/* Local.  *outstanding: 1: PP_BACKEND_COMM, and a request was started that is not over. */
-pp_status_t pp_preduce_outstanding(pp_handle_t *handle, int32_t *outstanding);
 /* Blocking; PP_BACKEND_COMM with PP_DEVICE_DIRECT only, instead of pp_preduce_host(): the model stays on its device, and
    becomes the average of group `round`, by MPI_Allreduce on the members' communicator, whose address is `comm`.  A member
    gives `weight` times its model plus `initial` times its initial model.  Their sum is divided by `divide_by`.

@@ -1,10 +1,9 @@
-"""What a request was asked for, until it is applied; also behind exceptions such as Ctrl-C."""
+"""What a request was asked for, until it is applied; also after exceptions such as Ctrl-C."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import PeerFailedError
 from ..status import Status
 
 if TYPE_CHECKING:
@@ -19,46 +18,34 @@ class Asked:
     Parameters
     ----------
     request : Request
-
-    Attributes
-    ----------
-    is_open : bool
-        A Start was made whose Wait has not returned: what it contributes may be on its way, and
-        must not be overwritten.
     """
 
     def __init__(self, request: Request) -> None:
-        self._request, self.is_open = request, False
+        self._request = request
         self._applied = request._collected()
 
     def ask(self) -> Status:
         """Contribute, and wait for a round; return its status."""
-        self.start()
+        self._request.Start()
         return self.wait()
-
-    def start(self) -> None:
-        """Contribute."""
-        try:
-            self.is_open = True
-            self._request.Start()
-        except BaseException:  # it may have contributed, and an older Start may be on its way
-            self.is_open = self._request._is_outstanding()
-            raise
 
     def wait(self) -> Status:
         """Wait for the round; return its status."""
         status = Status()
-        try:
-            self._request.Wait(status)
-        except PeerFailedError:  # each further call says so, too
-            self.is_open = False
-            raise
-        self.is_open = False
+        self._request.Wait(status)
         return status
 
     def apply(self) -> None:
         """Note that what was collected last has been applied."""
         self._applied = self._request._collected()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a Start was made and not collected.
+
+        What it contributes may be on its way, and must not be overwritten.
+        """
+        return self._request._is_outstanding()
 
     @property
     def lost(self) -> int | None:

@@ -102,7 +102,6 @@ class Worker(ABC):
     # How much the model of each rank counted in the last flush, and its state; None: all the same.
     _weights: Sequence[int] | None = None
     _state_weights: Sequence[int] | None = None
-    _has_asked = False  # for a group, which may not be collected yet, and may write to the model
     _defect: str | None = None  # why this rank's model has parted from the others'
 
     @abstractmethod
@@ -112,7 +111,7 @@ class Worker(ABC):
         Blocking, not collective: it waits as the method's policy or generator says. If `update`
         raises an exception, that passes on, and communicates nothing. With `Synchronous` and
         `EagerSGD` this rank's model then lacks a round, and every later call raises. With
-        `PartialReduce` and `Ripples` the update comes first: behind an exception of what follows
+        `PartialReduce` and `Ripples` the update comes first: after an exception of what follows
         go on with ``step(None, update)``, because the gradient has been applied.
 
         Parameters
@@ -148,22 +147,24 @@ class Worker(ABC):
         if self._defect is not None:
             raise Error(self._defect)
 
-    def _resume(self) -> bool:
+    def _resume(self) -> None:  # noqa: B027  a method may have nothing there
         """Come to the end of a step that an exception has ended, as Ctrl-C does in its wait.
 
         Its gradient, or model, may be on its way: nothing is written to them before this call.
-        Return whether the model has changed. Local.
+        Local.
 
         Raises
         ------
         Error
             If only a flush can apply what the step has asked for.
         """
-        return False
 
     @property
-    def _is_lent(self) -> bool:
-        """Whether `gradient` may be on its way, and must not be written to."""
+    def _is_asking(self) -> bool:
+        """Whether a step has asked for a round, or a group, that was not collected.
+
+        It reads the gradient, or writes to the model.
+        """
         return False
 
     @abstractmethod

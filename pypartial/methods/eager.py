@@ -163,18 +163,12 @@ class RoundsWorker(CommonWorker):
         self._asked.apply()
         return applied
 
-    @property
-    def _is_lent(self) -> bool:
-        return self._asked.is_open
-
-    def _resume(self) -> bool:
-        if self._is_lent:
-            self._sound()
+    def _resume(self) -> None:
+        if self._is_asking:
             raise Error(
                 "an exception has ended the last step while its gradient was on its way: call "
                 "flush() or finish(), which apply it"
             )
-        return False
 
     def _advance(self, update: Update, is_given: bool) -> int:
         self._count(is_given)
@@ -192,7 +186,6 @@ class RoundsWorker(CommonWorker):
         except BaseException as error:
             self._note_loss(error)
             raise
-        self._asked.is_open = False
         return ended
 
     def _note_loss(self, error: BaseException) -> None:

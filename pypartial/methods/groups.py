@@ -11,7 +11,7 @@ import numpy as np
 
 from .._arguments import INT32_MAX, in_range, real_number
 from .._names import BACKEND, MISSING, WEIGHTS, Names
-from ..errors import ArgumentError, Error, PeerFailedError
+from ..errors import ArgumentError
 from ..groups import Controller, Generator, Given
 from ..preduce import PreduceRequest
 from ..status import Status
@@ -180,32 +180,21 @@ class GroupWorker(CommonWorker):
         return self._ctx.Preduce_init(self.x, generator, **options)
 
     def _advance(self, update: Update, is_given: bool) -> int:
-        status = Status()
         applied = self._apply(update) if is_given else 0
         self._count(is_given)
-        try:
-            self._has_asked = True
-            self._request.Start()
-        except BaseException:
-            self._has_asked = self._request._is_outstanding()
-            raise
-        self._request.Wait(status)
-        self._has_asked = False
-        self.status = status
+        self._request.Start()
+        self._collect()
         return applied
 
-    def _resume(self) -> bool:
+    def _resume(self) -> None:
         """Collect the request: until then a group may write to the model."""
-        if not self._has_asked:
-            return False
-        try:
-            self._request.Wait()
-        except PeerFailedError:
-            raise
-        except Error:  # nothing was started, or it was collected
-            pass
-        self._has_asked = False
-        return True
+        if self._is_asking:
+            self._collect()
+
+    def _collect(self) -> None:
+        status = Status()
+        self._request.Wait(status)
+        self.status = status
 
     def _end_rounds(self) -> tuple[int, Status]:
         self._resume()

@@ -141,6 +141,10 @@ class CommonWorker(Worker):
 
     # ---- steps -----------------------------------------------------------------------------------
 
+    @property
+    def _is_asking(self) -> bool:
+        return self._request._is_outstanding()
+
     def step(self, gradient: Vector | None, update: Update) -> int:
         """Contribute a gradient, and apply what other ranks have contributed."""
         self._live()

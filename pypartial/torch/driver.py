@@ -229,13 +229,14 @@ class Whole(Driver):
             self.settle()
             self._take_over()
         except BaseException:
-            if self._worker._is_lent:  # nobody may write to views of it
+            is_asking = self._worker._is_asking
+            if is_asking and self._flat is None:  # for gradients: nobody may write to views of them
                 self._gradients.forget()
             else:
                 self._gradients.take_back()
             if self._has_settled:
                 self._gradients.expect_others()
-            if self._is_ahead and not self._worker._has_asked:
+            if self._is_ahead and not is_asking:
                 self._take_over()  # before the application writes to the parameters
             raise
 
@@ -312,7 +313,8 @@ class Whole(Driver):
 
     def _resume(self) -> None:
         """Take over what a call has averaged that an exception has ended."""
-        if self._worker._resume() or self._is_ahead:
+        self._worker._resume()
+        if self._is_ahead:
             self._take_over()
 
     def _take_over(self) -> None:

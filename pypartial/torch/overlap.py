@@ -138,7 +138,7 @@ class Piece:
     def _start(self, is_flushing: int) -> None:
         self.vector[-1:] = is_flushing  # on a device without a wait, unlike [-1]
         self._home.keep(self.vector)
-        self.asked.start()
+        self.request.Start()
 
     def wait(self) -> None:
         """Have the result in the vector, or on its way there."""
@@ -150,7 +150,6 @@ class Piece:
         self._home.keep(self.vector)
         self.status = Status()
         self.request.Flush(self.status)
-        self.asked.is_open = False
 
     @property
     def is_untouched(self) -> bool:

@@ -1,4 +1,4 @@
-"""Ctrl-C at every place in a Start and in a Wait whose groups MPI averages.
+"""Ctrl-C at every place in a Start and in a Wait whose groups MPI averages, and in a worker's step.
 
 What the other member has done with this rank happens once, and the call can be repeated.
 """
@@ -17,11 +17,13 @@ import pytest
 from support.on_device import soon
 
 import pypartial as pp
-from pypartial import _group_comm, _group_elements, preduce
+from pypartial import _group_comm, _group_elements, _handle, preduce
+from pypartial.methods import PartialReduce, groups, worker
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2)]
 
 FILES = {module.__file__ for module in (preduce, _group_comm, _group_elements)}
+STEP_FILES = FILES | {module.__file__ for module in (_handle, groups, worker)}
 PAIR, APART = [[0, 1]], []
 INITIAL = -1.0
 DYNAMIC = {"weights": "dynamic", "missing": "initial"}
@@ -43,13 +45,13 @@ class Ctrl:
     It does so where a function begins, and behind calls: before what they return is stored.
     """
 
-    def __init__(self, at):
-        self.left, self.came = at, False
+    def __init__(self, at, files=FILES):
+        self.left, self.came, self.files = at, False, files
         self.may = {}  # by frame: whether it may at the next instruction
 
     def __call__(self, frame, event, _):
         code = frame.f_code
-        if code.co_filename not in FILES:
+        if code.co_filename not in self.files:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -172,3 +174,32 @@ def test_ctrl_c_while_mpi_averages(comm, ctx, name):
             request.Wait()
         assert model.tolist() == [step + 0.5, step + 0.5]
     assert request.Free() == 0
+
+
+@pytest.mark.parametrize("backend", ["node", "schedule", "comm"])
+def test_ctrl_c_at_every_place_of_a_step(comm, ctx, backend):
+    """A gradient is applied once, and the next step goes on.
+
+    Groups preserve the sum of the models, whichever there are, so that an average tells.
+    """
+    x, one, applied = np.zeros(2), np.ones(2), []
+
+    def update(gradient):
+        np.add(x, gradient, out=x)
+        applied.append(1)
+
+    worker = PartialReduce(2, backend=backend, final="equal").worker(ctx, x)
+    place, goes_on = 0, True
+    while goes_on:
+        applied.clear()
+        interrupt = Ctrl(place if comm.rank == 0 else sys.maxsize, STEP_FILES)
+        with interrupt.c():
+            worker.step(one, update)
+        if interrupt.came or comm.rank == 1:
+            worker.step(None if applied else one, update)
+        worker.flush()
+        place += 1
+        assert x.tolist() == [place, place]
+        goes_on = comm.bcast(interrupt.came)
+    assert place > 20  # it was interrupted
+    worker.finish()

@@ -294,9 +294,8 @@ class Core:
         self.said.append("ran")
         return 0
 
-    def pp_preduce_outstanding(self, handle: Any, outstanding: Any) -> int:
-        outstanding[0] = self.outstanding
-        return 0
+    def pp_is_outstanding(self, handle: Any) -> int:
+        return int(self.PP_PENDING) if self.outstanding else 0
 
     def pp_preduce_deliver(self, handle: Any) -> int:
         self.outstanding = False
