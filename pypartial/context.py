@@ -28,6 +28,7 @@ from ._arguments import (
     positive_seconds,
     seconds,
 )
+from ._aside import seen
 from ._calls import Away, CollectiveCalls
 from ._collectives import Collectives
 from ._elements import type_name
@@ -209,7 +210,7 @@ class Context(Collectives):
             )
         self._native = native = _native.load()
         check_communicator(native.MPI, comm)
-        self._comm = comm
+        self._comm = seen(comm)
         self._requests: dict[int, Request] = {}
         ffi, lib = native.ffi, native.lib
         config, complaint = ffi.new("pp_ctx_config_t *"), None
@@ -266,7 +267,18 @@ class Context(Collectives):
 
     @property
     def comm(self) -> MPI.Comm:
-        """The communicator that the context was made from."""
+        """The communicator that the context was made from; its collective calls step aside.
+
+        It has the same handle as the communicator that the context was given, is equal to it, and
+        of a subclass of its class. While a blocking collective call of it waits for other ranks,
+        this rank has left all handles of all contexts of this process, except those with the policy
+        `Full`, so that rounds go on without it: put metrics, barriers and checkpoints of all ranks
+        through this communicator, and no `away` is needed. Other threads go on with their requests.
+        Communicators that it makes, as by ``Dup`` or ``Split``, are plain ones. All else is
+        mpi4py's: `Create_group`, `Free`, nonblocking and persistent calls, those of neighbourhoods
+        and from rank to rank, and functions that take a communicator. So are all calls of it with
+        ``progress="caller"``, where no thread could serve the rounds.
+        """
         return self._comm
 
     @property
@@ -414,15 +426,6 @@ class Context(Collectives):
         ...     loss = comm.allreduce(loss)
         """
         return Away(self._live, self._calls)
-
-    def _step_aside(self) -> None:
-        """Leave all allreduces for a blocking call of only some ranks; local.
-
-        It is as if this rank's patience had run out: it is back on each of them with its next Start
-        there. It does not leave those with the policy `Full`.
-        """
-        self._live()
-        self._native.check(self._native.lib.pp_step_aside(self._ctx))
 
     def _log_note(self) -> None:
         """Log what the core has to tell, if anything: about patience, or memory of the host."""
