@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
 
+from .._aside import aside
 from ..errors import MismatchError
 from ..policy import Majority, Policy
 from .agreement import agree, same
 from .elements import DEVICES
-from .leaving import blocking
 from .partial_group import Partial
 from .process_group import ProcessGroup
 from .rendezvous import SCHEME, rendezvous
@@ -147,14 +147,13 @@ def _create(options: Any, partial: Any) -> ProcessGroup:
         The ``pg_options`` of the application.
     """
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    members = frozenset(ranks)
-    if not isinstance(_default_group(), ProcessGroup):
-        _check_world(options, ranks)
-    with blocking(members):
+    with aside():
+        if not isinstance(_default_group(), ProcessGroup):
+            _check_world(options, ranks)
         comm = _communicator(ranks, options.group_id)
         try:
             _check_options(comm, partial)
-            return ProcessGroup(comm, members) if partial is None else partial.group(comm, members)
+            return ProcessGroup(comm) if partial is None else partial.group(comm)
         except Exception:
             comm.Free()
             raise

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from .._aside import aside
 from ..errors import ArgumentError, Error
 from .elements import DEVICES, check, elements, message, only, put_back
-from .leaving import Members, blocking
 from .work import Transfer, mpi_errors
 
 if TYPE_CHECKING:
@@ -24,12 +24,6 @@ Tensor = torch.Tensor
 # Its types differ from version to version, and so do the names of its methods.
 _ProcessGroup: Any = dist.ProcessGroup
 
-# Calls in which every rank needs something of every other one. Not so those with a root, and those
-# whose tensors may be empty on some ranks.
-_MEETINGS = frozenset(
-    {"all_reduce", "all_reduce_coalesced", "all_gather_single", "barrier", "reduce_scatter_single"}
-)
-
 # Transfers whose process group ended before they were complete: MPI may use their memory.
 _abandoned: list[Transfer] = []
 
@@ -41,18 +35,16 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     ----------
     comm : mpi4py.MPI.Comm
         Belongs to the group, which frees it.
-    members : frozenset of int
-        The ranks of torch's world in the group.
     """
 
     supports_coalescing = False
     supports_splitting = False
     supports_time_estimate = False
 
-    def __init__(self, comm: MPI.Comm, members: Members) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm: MPI.Comm | None = comm
-        self._rank, self._size, self._members = comm.rank, comm.size, members
+        self._rank, self._size = comm.rank, comm.size
         self._name, self._description = "", "undefined"
         self._transfers: set[Transfer] = set()
 
@@ -105,7 +97,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         done: Any,
         expected: int | None = None,
     ) -> Transfer:
-        work = Transfer(call, request, vector, lambda: blocking(frozenset()), done, expected)
+        work = Transfer(call, request, vector, done, expected)
         for other in list(self._transfers):
             other.reap()
         # Also if the application drops the work: MPI uses its memory.
@@ -193,9 +185,9 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     @contextmanager
     def _call(self, call: str) -> Iterator[MPI.Comm]:
-        """Give the communicator to a collective call, in which this rank waits for others."""
+        """Give the communicator to a collective call, which steps aside."""
         comm = self._live()
-        with mpi_errors(call), blocking(self._members, meets=call in _MEETINGS):
+        with mpi_errors(call), aside():
             yield comm
 
     def _root(self, call: str, opts: Any) -> int:

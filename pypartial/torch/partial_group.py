@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from .._aside import aside
 from .._names import DEVICE_PATH
 from ..context import Context
 from ..errors import ArgumentError, Error
@@ -19,7 +20,6 @@ from . import accelerator
 from .agreement import agree, allocated, same
 from .device_path import check_path
 from .elements import Reduction, check, op_name
-from .leaving import Members, begins, blocking, ends
 from .process_group import ProcessGroup
 from .streams import Stream, Streams
 from .work import done
@@ -65,19 +65,19 @@ class Partial:
         rounds = f"{as_policy(self.policy)!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
         return f"{rounds}, device_path={self.device_path!r}"
 
-    def group(self, comm: MPI.Comm, members: Members) -> PartialGroup:
+    def group(self, comm: MPI.Comm) -> PartialGroup:
         """Return the group. Collective, blocking."""
-        return PartialGroup(comm, members, self)
+        return PartialGroup(comm, self)
 
 
 class PartialGroup(ProcessGroup):
     """A process group whose all_reduce by SUM and AVG of floating tensors is partial.
 
-    Every other call is synchronous, and made inside `Context.away`.
+    Every other call is synchronous.
 
     Parameters
     ----------
-    comm, members
+    comm
         As for `ProcessGroup`.
     options : Partial
 
@@ -92,8 +92,8 @@ class PartialGroup(ProcessGroup):
         Why the path asked for, or chosen, was not possible there; else ``""``.
     """
 
-    def __init__(self, comm: MPI.Comm, members: Members, options: Partial) -> None:
-        super().__init__(comm, members)
+    def __init__(self, comm: MPI.Comm, options: Partial) -> None:
+        super().__init__(comm)
         self._options = options
         self._ctx = Context(
             comm,
@@ -106,7 +106,6 @@ class PartialGroup(ProcessGroup):
         )
         self._streams = Streams()
         self._forget()
-        begins(self._ctx, members)
 
     def _allreduce(self, call: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         check(call, *tensors)
@@ -168,12 +167,12 @@ class PartialGroup(ProcessGroup):
         # Memory ends at different times on different ranks.
         gone = set.intersection(*(set(it[2]) for it in told))
         dtype = np.dtype(np.float64 if tensor.dtype == torch.float64 else np.float32)
-        with blocking(self._members, besides=self._ctx):
+        with aside():
             for number in sorted(gone):
                 self._streams.drop(number).request.Free()
         with self._call("all_reduce") as comm:
             buffer = allocated(comm.allgather, lambda: home.zeros(self._ctx, tensor.numel(), dtype))
-        with blocking(self._members, besides=self._ctx):
+        with aside():
             request = self._ctx.Allreduce_init(
                 _in_place(),
                 buffer,
@@ -195,8 +194,7 @@ class PartialGroup(ProcessGroup):
         from mpi4py import MPI
 
         if self._comm is not None and not MPI.Is_finalized():
-            ends(self._ctx)
-            with blocking(self._members):
+            with aside():
                 for stream in self._streams.drop_all():
                     stream.request.Free()
                 self._ctx.Free()
@@ -204,7 +202,6 @@ class PartialGroup(ProcessGroup):
 
     def abort(self) -> None:
         """Make the group unusable without communication."""
-        ends(self._ctx)
         self._ctx._abandon(Error("the process group was aborted"), "its process group")
         super().abort()
 

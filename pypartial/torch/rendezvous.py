@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlparse
 
 import torch.distributed
 
+from .._aside import aside
 from ..errors import Error
 from .agreement import agree
 
@@ -49,17 +50,21 @@ def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tu
     Error
         If a rank cannot reach the store of rank 0.
     """
+    yield _meet(url, timeout)
+    raise Error("mpi:// cannot be used a second time by the same init_process_group()")
+
+
+@aside()
+def _meet(url: str, timeout: timedelta) -> tuple[Any, int, int]:
+    """Return what the rendezvous yields."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
     try:
         agree(comm.allgather(_complaint(url, comm)), comm.rank)
-        store = _open_store(comm, timeout)
-        rank, size = comm.rank, comm.size
+        return _open_store(comm, timeout), comm.rank, comm.size
     finally:
         comm.Free()
-    yield store, rank, size
-    raise Error("mpi:// cannot be used a second time by the same init_process_group()")
 
 
 def _complaint(url: str, comm: MPI.Comm) -> str | None:

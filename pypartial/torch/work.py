@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from .._aside import aside
 from ..errors import Error, MismatchError, TimeoutError
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ class Transfer(dist.Work):
     request : mpi4py.MPI.Request
     vector : torch.Tensor
         Its elements; they belong to MPI until the transfer is complete.
-    blocking : callable
-        Makes the context manager in which a rank waits for others.
     done : callable
         Called once, when the transfer is complete.
     expected : int or None
@@ -73,7 +72,6 @@ class Transfer(dist.Work):
         call: str,
         request: MPI.Request,
         vector: torch.Tensor,
-        blocking: Callable[[], AbstractContextManager[None]],
         done: Callable[[Transfer], None],
         expected: int | None = None,
     ) -> None:
@@ -81,7 +79,7 @@ class Transfer(dist.Work):
 
         super().__init__()
         self._call, self._request, self.vector = call, request, vector
-        self._blocking, self._done, self._expected = blocking, done, expected
+        self._done, self._expected = done, expected
         self._status = MPI.Status()
         self._complete = False
         self._lock = threading.Lock()
@@ -125,7 +123,7 @@ class Transfer(dist.Work):
         """
         with self._lock:
             if not self._is_completed():
-                with self._blocking():
+                with aside():
                     if timeout > _NO_TIMEOUT:
                         self._wait_for(timeout)
                     else:
