@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .._aside import aside
 from ..errors import ArgumentError, Error, MismatchError, PeerFailedError, TimeoutError
 from ..policy import Full
+from ..status import Status
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Meeting"]
 
 _ELEMENTS_MOST = 1 << 30  # in one call: MPI before version 4 counts with 32 bits
+_HEADER, _PART = 2, 1022  # elements of a round of means
 
 
 class Meeting:
@@ -40,6 +44,10 @@ class Meeting:
         mine, self._here = np.zeros(ctx.size, "u1"), np.zeros(ctx.size, "u1")
         mine[ctx.rank] = 1
         self._gate = ctx.Allreduce_init(mine, self._here, policy=Full())
+        self._vector = np.zeros(_HEADER + _PART)
+        self._means = ctx.Allreduce_init(
+            None, self._vector, policy=Full(), deliver="latest", average="contributors"
+        )
         with ctx.away():
             self._comm: MPI.Comm = ctx.comm.Dup()
 
@@ -106,6 +114,47 @@ class Meeting:
                     self._comm.Reduce(part, None)
             self._copy(array)
 
+    def mean(self, values: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+        """Return the mean of a vector over the ranks that call this. Blocking.
+
+        It is no meeting: ranks inside a collective call of the context are not waited for, such as
+        those that have no more batches. The others all call this. Meanwhile rounds go on without
+        the ranks that wait here.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Of float64; it is not written.
+        kind : str
+            What it is, the same on all of these ranks.
+
+        Raises
+        ------
+        MismatchError
+            If the kinds differ, or another rank has called this while this one was in a collective
+            call.
+        """
+        means, status = np.empty_like(values), Status()
+        # With its square: if ranks differ, the means of both are right on none of them.
+        mark = float(zlib.crc32(kind.encode()) % (1 << 20))
+        header = [mark, mark * mark]
+        with aside():
+            for start in range(0, max(1, values.size), _PART):
+                part = slice(start, start + _PART)
+                size = values[part].size
+                self._vector[:] = 0
+                self._vector[:_HEADER], self._vector[_HEADER:][:size] = header, values[part]
+                self._means.Start()
+                self._means.Wait(status)
+                if not status.included or self._vector[:_HEADER].tolist() != header:
+                    raise MismatchError(
+                        f"mean() of {kind}: other ranks have averaged something else, or did so "
+                        "while this rank was in another collective call; call it on all ranks, at "
+                        "the same place, with the same shape and type"
+                    )
+                means[part] = self._vector[_HEADER:][:size]
+        return means
+
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Close it, if the block raises what ends it on all ranks; so their owner is not made."""
@@ -125,6 +174,7 @@ class Meeting:
         """Free the communicator and the handle."""
         with self._together():
             self._comm.Free()
+        self._means.Free()
         self._gate.Free()
 
 

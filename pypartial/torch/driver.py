@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,9 +42,13 @@ class Driver(ABC):
     ----------
     is_paused : bool
         Backward passes only add up gradients now.
+    meets_in_steps : bool
+        A step of another rank may be a collective call: ranks flush before one of their own.
+    ends_in_rounds : bool
+        A rank that has come to its end makes rounds: it is in no collective call meanwhile.
     """
 
-    is_paused = False
+    is_paused = meets_in_steps = ends_in_rounds = False
 
     @property
     @abstractmethod
@@ -104,10 +107,6 @@ class Driver(ABC):
             This rank makes no more steps: gradients that wait for one may be dropped.
         """
 
-    @abstractmethod
-    def away(self) -> AbstractContextManager[None]:
-        """Leave all rounds for the time of a ``with`` block. Collective."""
-
     def leave(self) -> None:  # noqa: B027  most have nothing there
         """Leave the parameters to the program: the context was given up. Local."""
 
@@ -157,7 +156,7 @@ class Whole(Driver):
         self._optimizer, self._ctx = optimizer, ctx
         self._meeting, self._apply = meeting, apply
         self._home = layout.home
-        self._meets_in_steps = isinstance(method, EagerSGD) and method.sync_every is not None
+        self.meets_in_steps = isinstance(method, EagerSGD) and method.sync_every is not None
         self._arrays = Arrays()
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
@@ -265,12 +264,6 @@ class Whole(Driver):
             raise
         self._take_over()
         self._gradients.forget()
-
-    def away(self) -> AbstractContextManager[None]:
-        """Leave all rounds for the time of a ``with`` block."""
-        if self._meets_in_steps:
-            self.flush(is_end=False)
-        return self._ctx.away()
 
     def close(self) -> None:
         """Free all."""

@@ -31,6 +31,7 @@ from ..status import Status
 from .buckets import Buckets
 from .device_path import check_path, path_in_use
 from .layout import Layout, compare
+from .mean import mean_of
 from .replicas import apply, average, is_plain, optimizer_tensors, unite
 
 __all__ = ["HookState", "partial_allreduce_hook"]
@@ -298,10 +299,24 @@ class HookState:
         without, too, if a rank may have made the synchronous backward passes only: other ranks wait
         for it in their next forward pass.
         """
+        self._come_together()
+        return self._ctx.away()
+
+    def _come_together(self) -> None:
+        """Come to a place where no other rank waits for this one in a step."""
         if self._sync_every is not None and self._passes >= self._first_passes:
             self.flush()
         self._settle_buckets()
-        return self._ctx.away()
+
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a number or a tensor over the ranks that have not finished.
+
+        As `DistributedOptimizer.mean`; a `flush` as well with `sync_every`.
+        """
+        if self._finished:
+            raise Error("HookState.mean after HookState.finish")
+        self._come_together()
+        return mean_of(value, self._meeting.mean)
 
     def finish(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """End the training: `flush`, as often as ranks that still make steps need it.

@@ -23,6 +23,7 @@ from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
 from .flat import averages_models, check_apart
 from .layout import Facts, Layout, compare, describe, describe_trained, is_a_reading
+from .mean import mean_of
 from .overlap import Pieces, check_overlap, keeps_replicas
 from .replica import Replica, spell
 from .schedule import is_over
@@ -486,19 +487,63 @@ class DistributedOptimizer:
         parts of it may have left.
         """
         self._live("finish")
-        while not self._meet(is_end=True):
+        while not all(is_end for is_end, _ in self._meet(is_end=True)):
             pass
         self._driver.close()
         self._meeting.close()
         self._has_finished = True
 
-    def _meet(self, is_end: bool) -> bool:
-        """Make a flush together with all ranks, and return whether it is the end for all."""
+    def _meet(self, is_end: bool, value: Any = None) -> list[tuple[bool, Any]]:
+        """Make a flush together with all ranks; return for each whether it ends, and its value."""
         self._driver.flush(is_end)
         if self._replica is not None:
             self._replica.settle()
         settle(self._meeting, self._buffers, self._driver.weights)
-        return all(self._meeting.gather(is_end))
+        return self._meeting.gather((is_end, value))
+
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a number or a tensor over the ranks that have not finished.
+
+        Blocking. All ranks that have not begun `finish` call it, at the same place of their loops:
+        the others are not waited for, and do not count. Use it for a metric. While a rank waits
+        here the rounds go on without it. With ``EagerSGD(sync_every=...)``, and with `overlap` in
+        `Synchronous` and ``EagerSGD(Full())``, it is a `flush` as well.
+
+        Parameters
+        ----------
+        value : float or torch.Tensor
+            A tensor is floating, on any device. It is averaged in float64.
+
+        Returns
+        -------
+        float or torch.Tensor
+            The same on all ranks that call. Of a tensor, a new one of its shape, type and device.
+
+        Raises
+        ------
+        ArgumentError
+            If `value` is neither, or a tensor of integers or complex numbers; nothing was
+            communicated.
+        MismatchError
+            If ranks average values of different shapes or types, or call it at different places.
+        Error
+            After `finish`; where it is a flush, as `flush`.
+        PeerFailedError
+            If another rank has failed.
+
+        Examples
+        --------
+        >>> loss = optimizer.mean(loss.detach())  # doctest: +SKIP
+        """
+        self._live("mean")
+        return mean_of(value, self._mean)
+
+    def _mean(self, vector: Any, kind: str) -> Any:
+        if not (self._driver.meets_in_steps or self._driver.ends_in_rounds):
+            return self._meeting.mean(vector, kind)
+        told = [theirs for _, theirs in self._meet(False, (vector, kind)) if theirs is not None]
+        compare("the values of mean()", [[theirs] for _, theirs in told])
+        return sum(values for values, _ in told) / len(told)
 
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block of the application's own.
@@ -507,7 +552,9 @@ class DistributedOptimizer:
         See `pypartial.methods.Worker.away`.
         """
         self._live("away")
-        return self._driver.away()
+        if self._driver.meets_in_steps:
+            self._driver.flush(is_end=False)
+        return self._ctx.away()
 
     def __enter__(self) -> DistributedOptimizer:
         """Return the optimizer; the end of the ``with`` block calls `finish`."""

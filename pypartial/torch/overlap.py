@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -193,7 +193,7 @@ class Pieces(Driver):
     ) -> None:
         self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
         self._ctx, self._method, self._parameters = ctx, method, layout.parameters
-        self._is_lockstep = is_lockstep(method)
+        self.ends_in_rounds = is_lockstep(method)
         policy = method.policy if isinstance(method, EagerSGD) else Full()
         parts = _cut(layout, count)
         self._pieces = allocated(meeting.gather, lambda: [Piece(ctx, part) for part in parts])
@@ -320,7 +320,7 @@ class Pieces(Driver):
         for piece in self._pieces:
             piece.wait()
             status = piece.status
-            if self._is_lockstep and not status.included:
+            if self.ends_in_rounds and not status.included:
                 raise Error(
                     f"the other ranks made round {status.round} while this rank was away: with "
                     "overlap and Full all ranks make the same number of steps before a collective "
@@ -377,7 +377,7 @@ class Pieces(Driver):
         if not is_end and any(piece.gradients.is_waiting for piece in self._pieces):
             raise Error(BETWEEN)  # added up in no_sync()
         with self._noting_loss(repeatable=False):
-            newest = self._take_part() if self._is_lockstep else self._flush_handles()
+            newest = self._take_part() if self.ends_in_rounds else self._flush_handles()
         for piece in self._pieces:
             piece.gradients.forget()
         self._steps, self._newest = 0, newest
@@ -403,10 +403,6 @@ class Pieces(Driver):
         state = common_state(self._optimizer, self._meeting)
         unite(self._meeting, self._parameters + state)
         return status.round
-
-    def away(self) -> AbstractContextManager[None]:
-        """Leave all rounds for the time of a ``with`` block."""
-        return self._ctx.away()
 
     def leave(self) -> None:
         """Remove the hooks."""
