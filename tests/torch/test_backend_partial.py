@@ -5,6 +5,7 @@ In most tests no rank loses its patience, so a rank that held others up would do
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -285,6 +286,21 @@ def test_a_call_of_some_ranks_holds_no_rank_up(world, group, comm):
             dist.barrier(pair)
     if comm.rank < 2:
         dist.destroy_process_group(pair)
+
+
+def test_a_call_in_a_thread_disturbs_no_round(world, group, comm):
+    """Every rank makes all its rounds while a thread of it waits at a barrier."""
+    known = torch.empty(3)
+    dist.all_reduce(known.fill_(1), group=group)
+    thread = threading.Thread(target=dist.barrier)
+    if comm.rank > 0:
+        thread.start()
+    for _ in range(ROUNDS):
+        dist.all_reduce(known.fill_(1), group=group)
+    if comm.rank == 0:
+        dist.barrier()
+    else:
+        thread.join()
 
 
 def test_partial_groups_may_overlap(world, comm):
