@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
-from support.live import departed, drawn, run_live
+from support.live import check_ended, departed, drawn, metric_cases, run_live
 from support.mpirun import mpirun, python, why_no_hosts
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -13,6 +14,7 @@ PATIENCE_S = 0.2
 CASE_S = 60  # a case that takes so long has hung
 LIMIT_S = 100
 CHOSEN = drawn(24, seed=12)
+SOME = random.Random(12).sample(metric_cases(), 30)
 
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
@@ -27,6 +29,18 @@ def test_programs_of_all_kinds_end(number, ranks):
     mine = CHOSEN[6 * number : 6 * number + 6]
     run = run_live(ranks, mine, patience=PATIENCE_S, case_s=CASE_S)
     print(f"{departed(run, mine)} rounds did without some rank")
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks", "node_ranks"),
+    [(0, 2, ""), (1, 3, ""), (2, 4, ""), (3, 5, ""), (4, 4, "2")],
+    ids=["2", "3", "4", "5", "2x2"],
+)
+def test_training_loops_that_also_meet_end(number, ranks, node_ranks):
+    """Calls that the library sees without any patience, those that it does not see with some."""
+    mine = SOME[6 * number : 6 * number + 6]
+    limits = {"patience": PATIENCE_S, "case_s": CASE_S}
+    check_ended(run_live(ranks, mine, **limits, script="metrics", node_ranks=node_ranks), mine)
 
 
 @pytest.mark.parametrize(

@@ -211,9 +211,8 @@ def test_a_context_that_was_given_up_is_passed_over(comm):
 
 
 def test_inside_away_and_with_progress_by_the_caller_it_is_plain(comm):
-    with pp.Context(comm, patience=None) as ctx:
-        with ctx.away():
-            assert ctx.comm.allreduce(1) == comm.size
+    with pp.Context(comm, patience=None) as ctx, ctx.away():
+        assert ctx.comm.allreduce(1) == comm.size
     with pp.Context(comm, progress="caller") as ctx:
         request = ctx.Allreduce_init(None, np.ones(1), policy=pp.Full())
         for _ in range(3):

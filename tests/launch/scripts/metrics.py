@@ -30,6 +30,7 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `support`
 
+from support.live import LOOPS as NAMES
 from support.oracles import Log, judge
 
 import pypartial as pp
@@ -173,13 +174,13 @@ def same(model: Any) -> None:
 
 LOOPS = {
     f"{make.__name__}-{name}": partial(make, **{argument: name})
-    for make, argument, names in (
-        (request, "deliver", "latest sum each"),
-        (worker, "name", "each sum latest synchronous preduce ripples"),
-        (optimizer, "name", "each sum latest synchronous preduce ripples overlap overlap-sum meets"),
-        (hook, "deliver", "sum latest meets"),
+    for make, argument in (
+        (request, "deliver"),
+        (worker, "name"),
+        (optimizer, "name"),
+        (hook, "deliver"),
     )
-    for name in names.split()
+    for name in NAMES[make.__name__].split()
 }
 
 
