@@ -393,12 +393,13 @@ class Context(Collectives):
     def away(self) -> Away:
         """Leave all handles for the time of a ``with`` block.
 
-        Put it around blocking calls of the application's own: an allreduce of a metric, a barrier,
-        a checkpoint. Inside, this rank has left all handles of the context, so that the rounds of
-        ranks that have not come yet go on without it. The block is a collective call of the
-        context: every rank makes it, in the same order as its other collective calls. Entering and
-        leaving do not block, but that entering waits until contributions of this rank have come off
-        their device. An exception inside ends the block, and passes on.
+        Put it around blocking calls of the application's own that the library does not see, such as
+        a collective write to a file; `comm` does not need it. Inside, this rank has left all
+        handles of the context, so that the rounds of ranks that have not come yet go on without it.
+        The block is a collective call of the context: every rank makes it, in the same order as its
+        other collective calls. Entering and leaving do not block, but that entering waits until
+        contributions of this rank have come off their device. An exception inside ends the block,
+        and passes on.
 
         Calls inside are safe if all ranks of the context take part in them, and no rank comes out
         before all have begun them: ``Allreduce``, ``Allgather``, ``Barrier``. A ``Bcast``, a
@@ -423,7 +424,7 @@ class Context(Collectives):
         Examples
         --------
         >>> with ctx.away():  # doctest: +SKIP
-        ...     loss = comm.allreduce(loss)
+        ...     file.Write_all(weights)
         """
         return Away(self._live, self._calls)
 

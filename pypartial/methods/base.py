@@ -77,8 +77,9 @@ class Worker(ABC):
 
     One thread uses it at a time. Ranks may make different numbers of steps; in the end all of them
     call `finish`, those with fewer steps earlier. Blocking calls of the application's own, such as
-    a barrier or the allreduce of a metric, go into `away`: elsewhere a rank that waits in a step
-    and one that waits in such a call may wait for each other.
+    a barrier or the allreduce of a metric, are made by `Context.comm`, or go into `away`: elsewhere
+    a rank that waits in a step and one that waits in such a call wait for each other, until the
+    patience of one is over.
 
     Attributes
     ----------

@@ -91,9 +91,9 @@ def test_several_buffers() -> None:
 
 
 def test_metrics() -> None:
-    """Both ways end, and give a metric; by how much away() is the faster depends on the load."""
+    """Both ways end, and give a metric; by how much ctx.comm is the faster depends on the load."""
     text = run_example("metrics.py")
-    losses = numbers(r"metrics (?:inside|without) .*: \S+ s; mean loss (\S+)", text)
+    losses = numbers(r"metrics by (?:ctx\.)?comm: \S+ s; mean loss (\S+)", text)
     assert len(losses) == 2, text
     assert all(loss < 3300 for (loss,) in losses), text  # the mean square of the target is 3283
 
