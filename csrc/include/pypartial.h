@@ -617,9 +617,7 @@ pp_status_t pp_away_begin(pp_ctx_t *ctx);
 pp_status_t pp_away_end(pp_ctx_t *ctx);
 
 /* Local.  Around a blocking call of the application that the library sees.  Between the two this rank has left all handles
-   of this process, as if its patience had run out, but for PP_FULL and groups that the application names.  Nothing is
-   counted, and Start, Wait and Test of other threads go on.  Pairs may be nested.  Contexts that have failed, are inside a
-   collective call, or have no progress thread are left alone. */
+   of this process, as by patience.  Nothing is counted; other threads go on.  Pairs may be nested. */
 void pp_aside_begin(void);
 void pp_aside_end(void);
 
