@@ -69,6 +69,7 @@ def largest_difference(comm, model: Tensor) -> float:
     return max(float((model - other).abs().max()) for other in comm.allgather(model))
 
 
+@pytest.mark.filterwarnings("ignore:with Solo")  # there are more rounds than batches
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("policy", [pp.Majority(), pp.Solo()], ids=["majority", "solo"])
 def test_ranks_stay_equal(comm, ctx, policy, optimizer):
