@@ -333,6 +333,7 @@ pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
         status = pp_call_check_none(&ctx->calls, "Start");
     else if ((status = pp_staging_enter(handle, &device)) >= 0)
         status = pp_staging_leave(ctx, &device, handle->face->start(ctx, handle));
+    pp_team_called(&ctx->team, PP_CALL_START, handle->id);
     bool note = ctx->team.has_note || ctx->unpinned_due;
     pp_wake_for_alarm(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
@@ -400,6 +401,7 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
     PP_TRY(pp_enter_handle(handle, &ctx));
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
+    pp_team_called(&ctx->team, timeout_us == 0 ? PP_CALL_TEST : PP_CALL_WAIT, handle->id);
     pp_cuda_device_t device;
     pp_status_t      status = pp_staging_enter(handle, &device);
     if (status >= 0)
@@ -451,6 +453,7 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     pp_status_t status = check_collects(ctx, handle, "More");
+    pp_team_called(&ctx->team, PP_CALL_MORE, handle->id);
     if (status >= 0 && handle->request.state != PP_IDLE)
         status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
                          "True, first");

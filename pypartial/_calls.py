@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._explain import Explainer, Question, RankState, obstacles, report_call
+from ._explain import Explainer, Question, obstacles, report_call
 from ._native import CORE_ERRORS, LOGGER, SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import Error, TimeoutError
 
@@ -269,15 +269,9 @@ class CollectiveCalls:
         native, handle = self._native, request.id if request else 0
         rank, size = native.lib.pp_ctx_rank(self._ctx), native.lib.pp_ctx_size(self._ctx)
 
-        def report(waited_s: float, answers: list[RankState] | str) -> str:
-            if isinstance(answers, str):
-                return f"{name}: not complete after {waited_s:.1f} s; missing ranks: {answers}"
-            return report_call(name, handle, waited_s, answers, rank)
-
         return Explainer(
             lambda: Question(native, self._ctx, size, handle),
             lambda: obstacles(native, native.lib.pp_ctx_obstacles, self._ctx),
-            report,
+            lambda states: report_call(handle, states, rank),
             name,
-            handle,
         )

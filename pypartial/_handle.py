@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ._arguments import seconds
-from ._explain import Explainer, Question, RankState, each_does, obstacles
+from ._explain import Explainer, Question, RankState, obstacles, report_group
 from ._native import CORE_ERRORS, SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error, TimeoutError
 from .status import Status
@@ -519,19 +519,11 @@ class Request:
             lambda: obstacles(native, self._lib.pp_handle_obstacles, self._handle),
             self._report_wait,
             f"Wait on {self._name()} ({self._describe()})",
-            self._id,
         )
 
-    def _report_wait(self, waited_s: float, answers: list[RankState] | str) -> str:
-        """Say which ranks a Wait waits for, from what the ranks have answered."""
-        name = f"Wait on {self._name()} ({self._describe()})"
-        if isinstance(answers, str):
-            waited = f"not complete after {waited_s:.1f} s"
-            return f"{name}: {waited}; cannot ask the other ranks: {answers}"
-        return self._report_states(name, waited_s, answers)
-
-    def _report_states(self, name: str, waited_s: float, states: list[RankState]) -> str:
-        return f"{name}: not complete after {waited_s:.1f} s; {each_does(states, self._id)}"
+    def _report_wait(self, states: list[RankState]) -> tuple[str, bool]:
+        """Say which ranks a Wait waits for, from their answers, and whether that is all."""
+        return report_group(self._id, states, self._context.rank)
 
 
 def Startall(requests: Iterable[Request]) -> None:

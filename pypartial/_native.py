@@ -62,6 +62,8 @@ def warn(text: str, stacklevel: int, category: type[Warning] = RuntimeWarning) -
         LOGGER.warning("%s", text)
 
 
+# So long before its timeout is over a wait asks the other ranks, for the text of the error.
+ASK_BEFORE_S = 0.5
 # A wait in C returns to Python after this time, for Ctrl-C, timeouts and stall warnings.
 SLICE_S = 0.05
 SLICE_US = int(SLICE_S * 1e6)
@@ -223,26 +225,34 @@ def wait_in_slices(
     Raises
     ------
     TimeoutError
-        After `timeout` seconds. The text says what this rank knows without asking.
+        After `timeout` seconds. The text says what this rank knows, and what the others have
+        answered if they were asked: because of a stall warning, or before a long timeout is over.
     """
     never = float("inf")
     began = time.monotonic() - waited_s
     deadline = never if timeout is None else began + timeout
     warn_at = never if stall_warning is None else began + stall_warning
+    # A loop of short timeouts must not ask all the time.
+    ask_at = never if timeout is None or timeout < 2 * ASK_BEFORE_S else deadline - ASK_BEFORE_S
     explain: Explainer | None = None
+    warns = False
     try:
         while True:
             now = time.monotonic()
             if now >= deadline:
-                raise errors.TimeoutError((explain or explainer()).here(now - began))
-            if now >= warn_at:
+                raise errors.TimeoutError((explain or explainer()).text(now - began))
+            if now >= min(warn_at, ask_at):
                 # The wait goes on while the ranks answer.
-                explain, warn_at = explain or explainer(), began + 2 * (now - began)
+                explain = explain or explainer()
                 explain.ask()
-            text = explain.told(now - began) if explain else None
-            if text is not None:
-                LOGGER.warning("%s", text)
-            slice_s = min(SLICE_S, deadline - now, warn_at - now)
+            if now >= ask_at:
+                ask_at = never
+            if now >= warn_at:
+                warns, warn_at = True, began + 2 * (now - began)
+            if explain is not None and explain.told() and warns:
+                LOGGER.warning("%s", explain.text(now - began))
+                warns = False
+            slice_s = min(SLICE_S, deadline - now, warn_at - now, ask_at - now)
             status = poll(max(1, int(slice_s * 1e6)))
             if status != 1:
                 return status

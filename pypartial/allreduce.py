@@ -27,7 +27,7 @@ from ._names import (
 )
 from ._native import SLICE_S, SLICE_US, Native
 from .errors import ArgumentError, Error
-from .policy import Full, Policy, as_policy
+from .policy import Policy, as_policy
 from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
@@ -352,12 +352,8 @@ class AllreduceRequest(Request):
     def _describe(self) -> str:
         return str(self._settings)
 
-    def _report_states(self, name: str, waited_s: float, states: list[RankState]) -> str:
-        waits_for_all = isinstance(self.policy, Full) and self.policy.deadline is None
-        if self.max_lag is None or waits_for_all:
-            # With Full(), the core says "withholding" of any rank that is not ready.
-            states = [state._replace(withholding=False) for state in states]
-        return report_wait(name, self._id, waited_s, states, self._context.rank, self.policy)
+    def _report_wait(self, states: list[RankState]) -> tuple[str, bool]:
+        return report_wait(self._id, states, self._context.rank, self.policy)
 
 
 # ---- arguments ----------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ class MismatchError(Error):
 class TimeoutError(Error, builtins.TimeoutError):
     """A wait took longer than its ``timeout=``.
 
-    The text names the handle or the call and what it waits for, as far as this rank knows without
-    asking. If a stall warning was due before, this rank has asked the others, and the text also
-    holds what they answered.
+    The text names the handle or the call, the ranks that it waits for, and why. This rank asks the
+    others shortly before a timeout of a second or more is over, and for a stall warning; else the
+    text says what this rank knows without asking.
 
     Nothing is lost. A request is still outstanding: the application can wait for it again, and a
     `Request.Start` adds to what is pending. A collective call is still in progress: the same call,

@@ -265,13 +265,24 @@ static pp_device_wait_t device_wait(const pp_allreduce_t *coll)
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_facts_t facts = coll->ops->facts(coll);
+    pp_draw_verdict_t draw = pp_rule_draw(&facts);
     state->device_wait = device_wait(coll);
     state->completed = coll->completed;
     state->joined = coll->ops->joined(coll);
-    state->ready = coll->ops->ready(coll);
-    state->drawn = coll->ops->drawn(coll);
-    state->withholding = coll->ops->withholds(coll);
-    state->aside = pp_handle_aside(handle);
+    state->taken = coll->ungiven && coll->ungiven->first < coll->counted ? coll->ungiven->first : coll->counted;
+    state->quiet_ns = pp_team_quiet_ns(handle, coll->time.given_ns);
+    state->place = pp_order_place(&coll->rule, coll->completed, coll->any_left_before ? coll->left_before : NULL,
+                                  handle->engine->rank);
+    state->waits = facts.waits;
+    state->overdue = facts.waits && facts.overdue;
+    state->ready = facts.ready;
+    state->left = facts.left;
+    state->aside = facts.aside;
+    state->passes = draw == PP_DRAW_HANDED_ON || draw == PP_DRAW_LENT;
+    state->withholding = !pp_rule_is_full(&coll->rule) && !pp_rounds_is_exempt(coll)
+                      && coll->completed >= pp_rounds_bound(coll);
+    state->full = pp_deliver_is_full(coll);
 }
 
 static void explain(pp_handle_t *handle, pp_text_t *text)

@@ -110,13 +110,11 @@ typedef struct pp_rounds_ops {
     /* Whether a round is reading sendbuf, which return_users() would wait for.  NULL as before. */
     bool        (*users_are_read)(const pp_allreduce_t *);
 
-    /* Facts about this rank. */
-    bool        (*ready)(const pp_allreduce_t *);
-    bool        (*withholds)(const pp_allreduce_t *);
+    /* Facts about this rank, and the round that completes next here. */
+    pp_facts_t  (*facts)(const pp_allreduce_t *);
     bool        (*in_mid_round)(const pp_allreduce_t *);
     /* Its part of a round waits for its device; NULL: such rounds need none. */
     bool        (*on_device)(const pp_allreduce_t *);
-    bool        (*drawn)(pp_allreduce_t *);
     uint64_t    (*joined)(const pp_allreduce_t *);
     bool        (*retired)(const pp_allreduce_t *);
     /* Tells the other ranks that this one has waited long for the next round. */

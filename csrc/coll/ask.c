@@ -22,10 +22,16 @@ static void describe_activity(const pp_calls_t *calls, pp_rank_state_t *state)
         }
 }
 
+static pp_handle_t *find(const pp_calls_t *calls, uint32_t id)
+{
+    return id > 0 ? pp_engine_handle(calls->engine, id) : NULL;
+}
+
 static void describe(const pp_calls_t *calls, uint32_t id, pp_rank_state_t *state)
 {
-    pp_handle_t *handle = id > 0 ? pp_engine_handle(calls->engine, id) : NULL;
-    *state = (pp_rank_state_t){.answered = 1, .calls = calls->engine->calls};
+    pp_handle_t *handle = find(calls, id);
+    *state = (pp_rank_state_t){.answered = 1, .calls = calls->engine->calls, .last = calls->team->last.call,
+                               .last_handle = calls->team->last.handle, .place = -1};
     describe_activity(calls, state);
     if (handle)
         handle->kind->describe(handle, state);
@@ -123,6 +129,10 @@ void pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_tell_t *question)
 {
     const pp_prefix_t *asked = &question->prefix;
     pp_tell_t answer = {.prefix = {.kind = PP_MSG_TELL, .handle = asked->handle, .round = asked->round}};
+    /* While it computes, other ranks make rounds in memory that they share. */
+    pp_handle_t *handle = find(calls, asked->handle);
+    if (handle)
+        handle->kind->update(handle);
     describe(calls, asked->handle, &answer.state);
     if (!calls->closing)
         pp_engine_control(calls->engine, peer, &answer.prefix, sizeof answer);

@@ -22,12 +22,14 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
                    "call first, or if it was interrupted leave the context by its exception", what);
 }
 
-const char *pp_call_name(pp_call_kind_t kind)
+const char *pp_call_name(int32_t call)
 {
     static const char *const names[] = {
-        [PP_CALL_INIT] = "making a handle", [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain",
-        [PP_CALL_FREE] = "Free", [PP_CALL_CTX_FREE] = "Free of the context", [PP_CALL_AWAY] = "away()"};
-    return names[kind];
+        [PP_CALL_NONE] = "", [PP_CALL_INIT] = "making a handle", [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain",
+        [PP_CALL_FREE] = "Free", [PP_CALL_CTX_FREE] = "Free of the context", [PP_CALL_EXIT] = "the end of the script",
+        [PP_CALL_AWAY] = "away()", [PP_CALL_MAKING] = "", [PP_CALL_START] = "Start", [PP_CALL_WAIT] = "Wait",
+        [PP_CALL_TEST] = "Test", [PP_CALL_MORE] = "More"};
+    return names[call];
 }
 
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)
@@ -39,6 +41,7 @@ pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *h
     calls->finished = calls->agreed = calls->entered = calls->opened = false;
     calls->status = PP_OK;
     calls->text[0] = 0;
+    pp_team_called(calls->team, kind, handle ? handle->id : 0);
     calls->team->in_call = true;
     calls->engine->changed = true;
     calls->engine->coverage.departures += in_mid_round(calls->engine);

@@ -14,7 +14,8 @@
 typedef enum pp_call_kind {
     PP_CALL_NONE, PP_CALL_INIT, PP_CALL_FLUSH, PP_CALL_DRAIN, PP_CALL_FREE, PP_CALL_CTX_FREE,
     PP_CALL_EXIT, PP_CALL_AWAY,
-    PP_CALL_MAKING                   /* no call yet: a thread makes the handle of one, and has released the lock */
+    PP_CALL_MAKING,                  /* no call yet: a thread makes the handle of one, and has released the lock */
+    PP_CALL_START, PP_CALL_WAIT, PP_CALL_TEST, PP_CALL_MORE   /* not collective: pp_team_t.last */
 } pp_call_kind_t;
 
 /* A vote in an agreement: one rank's, or several merged.  A merge keeps the lower rank's signature, and the first
@@ -78,8 +79,6 @@ typedef struct pp_calls {
 
 /* PP_ERR_STATE if a call is in progress.  `what`: the caller's function, for the text. */
 pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what);
-/* As users know it, for texts. */
-const char *pp_call_name(pp_call_kind_t kind);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
 /* The call has ended by an error that all ranks have agreed on, and is not collected.  The context may have failed

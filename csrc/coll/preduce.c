@@ -306,8 +306,10 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
     state->completed = pp_preduce_of(handle)->requests;
     state->device_wait = device_wait(pp_preduce_of(handle));
-    state->joined = state->completed;
-    state->ready = pp_handle_waits(handle);
+    state->joined = state->taken = state->completed;
+    state->quiet_ns = pp_team_quiet_ns(handle, pp_preduce_of(handle)->time.given_ns);
+    state->ready = state->waits = pp_handle_waits(handle);
+    state->left = pp_handle_left(handle);
     state->aside = pp_handle_aside(handle);
 }
 

@@ -83,6 +83,12 @@ uint64_t pp_team_coarse_now(const pp_team_t *team)
     return transport->ops->coarse_ns ? transport->ops->coarse_ns(transport) : transport->ops->now_ns(transport);
 }
 
+uint64_t pp_team_quiet_ns(const pp_handle_t *handle, uint64_t given_ns)
+{
+    uint64_t now = pp_team_coarse_now(handle->team);
+    return given_ns > 0 && handle->team->last.handle == handle->id && now > given_ns ? now - given_ns : 0;
+}
+
 void pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns)
 {
     pp_team_t *team = handle->team;

@@ -52,6 +52,7 @@ struct pp_team {
     uint64_t    waits;               /* such requests made so far */
     uint32_t    waits_in_others;     /* threads of this process that wait long in other contexts */
     uint32_t    asides;              /* blocking calls of the application, in progress, that the library sees */
+    struct { uint32_t call, handle; } last;   /* the application's last call, a pp_call_kind_t, for texts */
 
     /* Rounds in the node's memory. */
     struct pp_board **boards;        /* the boards of the live handles that have one */
@@ -63,6 +64,13 @@ struct pp_team {
 
     char        patience_note[500];
 };
+
+/* The application has made a call of a kind; `handle`: an id, or 0. */
+static inline void pp_team_called(pp_team_t *team, uint32_t call, uint32_t handle)
+{
+    team->last.call = call;
+    team->last.handle = handle;
+}
 
 /* ---- requests --------------------------------------------------------------------------------------- */
 
@@ -125,6 +133,8 @@ static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_
 uint64_t pp_team_patience_ns(const pp_team_t *team, const pp_habit_t *habit);
 /* A clock that costs little, and is behind by some milliseconds at most. */
 uint64_t pp_team_coarse_now(const pp_team_t *team);
+/* The time since the application's last call, if that was given a result of the handle at this time; 0: not known. */
+uint64_t pp_team_quiet_ns(const pp_handle_t *handle, uint64_t given_ns);
 /* Leaves the handle, on which this rank has `held` something up.  The note is for the application's log, once in a
    context: its next call returns PP_NOTE. */
 void     pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns);

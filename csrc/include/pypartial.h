@@ -637,27 +637,27 @@ typedef enum pp_device_wait { PP_WAITS_FOR_NO_DEVICE, PP_CONTRIBUTION_ON_ITS_WAY
 
 /* What a rank answers. */
 typedef struct pp_rank_state {
-    int32_t  answered;         /* 0: no answer yet; all other fields are 0 (the rank has died, or is outside the
-                                  library with progress="caller") */
+    int32_t  answered;         /* 0: no answer yet (the rank has died, or computes with progress="caller"): all is 0 */
     int32_t  activity;         /* pp_activity_t */
     uint32_t handle;           /* what it waits on */
-    uint32_t call;             /* pp_call_kind_t of the collective call that it is in, or has completed last; 0: none */
-    uint64_t round;
-    uint64_t calls;            /* collective calls that it has completed in this context */
+    uint32_t call;             /* the collective call that it is in, or has completed last; 0: none */
+    uint64_t round, calls;     /* `calls`: collective calls that it has completed in this context */
+    uint32_t last, last_handle;           /* the call of any kind that the application has made last */
     /* Of the handle asked about: */
-    uint64_t completed;        /* rounds completed */
-    uint64_t joined;           /* rounds joined */
-    int32_t  ready;            /* ready for its next round */
-    int32_t  drawn;            /* drawn for its next round (PP_FIRST_OF) */
-    int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
-    int32_t  aside;            /* it has left the handle by patience, or for a call that pp_aside_begin() is around */
+    uint64_t completed, joined, taken;    /* rounds; `taken`: given to the application */
+    uint64_t quiet_ns;         /* since its last call, if that took a result of the handle; 0: not known */
+    /* Of its next round: */
+    int32_t  place;            /* of the rank in the order of draws; -1: it does not know the handle */
+    int32_t  waits, overdue;   /* it waits for the round; for longer than the deadline */
+    int32_t  left, aside;      /* it has left: in a collective call, or out; by patience, or for a call that is seen */
+    int32_t  ready, passes, withholding, full;   /* it passes a draw on; max_lag withholds its part; its backlog is full */
     int32_t  device_wait;      /* pp_device_wait_t */
 } pp_rank_state_t;
+const char *pp_call_name(int32_t call);   /* of a `call` or `last`, as users know it; "": of none */
 
 /* Blocking, not collective.  Asks every rank what it is doing with the handle of this id (0: with none), and waits for
-   the answers of their engines for at most `timeout_us`.  `states` has room for one answer a rank.  PP_OK also if ranks
-   have not answered: see `answered`.  Over a simulated transport only this rank's own state is filled in, because
-   nobody answers while the caller holds the clock. */
+   the answers of their engines for at most `timeout_us`; PP_OK also if some do not come.  `states` has room for one a
+   rank.  Over a simulated transport only this rank's own is filled in: nobody answers while the caller holds the clock. */
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
 /* Local: the same question without waiting.  Whichever thread runs the engine writes the answers into `states`, which
    must live until pp_question_close().  Until then only the members `answered` may be read.  pp_question_close() frees

@@ -601,7 +601,7 @@ class World:
         except CoreError as error:
             return error.text  # the context has failed, and the program waits nevertheless
         return (
-            f"completed {s.completed}, joined {s.joined}, ready {s.ready}, drawn {s.drawn}, "
+            f"completed {s.completed}, joined {s.joined}, ready {s.ready}, place {s.place}, "
             f"withholding {s.withholding}, calls {s.calls}"
         )
 

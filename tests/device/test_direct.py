@@ -300,7 +300,7 @@ def test_a_wait_names_the_rank_whose_device_is_waited_for(comm, array, stand_in)
         send.put(1)
         request.Start()
         right = [PART] if comm.rank == last else [], {CONTRIBUTION: [], PART: [last]}
-        explained(comm.size, request, lambda found: found == right)
+        explained(request, lambda found: found == right)
         comm.Barrier()
         stand_in.fake_hold(of_rounds, False)
         request.Wait()

@@ -39,7 +39,7 @@ def test_a_contribution_that_is_on_its_way(comm, ctx, array, stream, needs_ipc, 
     request.Start()
     own = [CONTRIBUTION] if comm.rank == last else []
     right = own, {CONTRIBUTION: [last], PART: []}
-    explained(comm.size, request, lambda found: found == right)
+    explained(request, lambda found: found == right)
     comm.Barrier()
     stream.hold(False)
     ends_well(comm, request, out)
@@ -51,7 +51,7 @@ def one_device_has_yet_to_do_its_part(comm, request, stand_in, stream):
         expected = [PART] if comm.rank in ranks[PART] else []
         return own == expected and ranks[CONTRIBUTION] == [] and len(ranks[PART]) == 1
 
-    (rank,) = explained(comm.size, request, right).ranks[PART]
+    (rank,) = explained(request, right).ranks[PART]
     assert comm.allgather(rank) == [rank] * comm.size
     stand_in.fake_hold(stream, False)
 

@@ -11,6 +11,7 @@ import pytest
 from support.device import Stream, device, order
 from support.explained import PART, STALL_WARNING_S
 from support.on_device import LIMIT_S, devices_that_stay, soon
+from support.reports import said_of_ranks
 
 import pypartial as pp
 
@@ -128,8 +129,8 @@ def waits_for_the_device_of(rank, request):
         try:
             request.Wait(timeout=1)
         except pp.TimeoutError as error:
-            of_rank = str(error).partition(f"rank {rank} (computing")[2].partition(")")[0]
-            if PART in of_rank:
+            said = said_of_ranks(str(error))
+            if any(PART in does for ranks, does in said if ranks == [rank]):
                 return True
             assert time.monotonic() < limit, error
         else:

@@ -234,7 +234,7 @@ def test_a_deadline_does_not_override_max_lag(comm, ctx, gate):
     request.Free()
 
 
-HELD_BACK = "its max_lag keeps it from joining the round"
+HELD_BACK = "withheld from it by max_lag"
 
 
 @pytest.mark.parametrize(

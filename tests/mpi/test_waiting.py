@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -99,7 +100,7 @@ def test_a_timeout_tells_what_ranks_said_when_they_were_asked(comm, gate, caplog
         gate.barrier()
         if comm.rank == 0:
             first.Start()
-            text, said = "", f"rank 1 (waiting on handle {second.id} for round 0"
+            text, said = "", f" 1 (waiting on handle {second.id} for round 0)"
             with caplog.at_level(logging.WARNING, logger="pypartial"):
                 while not caplog.records or said not in text.partition("; the ranks' answers ")[2]:
                     with pytest.raises(pp.TimeoutError) as caught:
@@ -214,7 +215,7 @@ def test_stall_warning(comm, gate, caplog, policy):
             texts = texts_with_answers(caplog)
             assert len(texts) >= 2, texts
             assert all(f"handle {request.id}" in text for text in texts)
-            assert all(re.search(r"rank [1-9]\d* \(computing", text) for text in texts), texts
+            assert all(re.search(r"ranks? [1-9]\S* \(computing", text) for text in texts), texts
         if isinstance(policy, pp.Full):
             assert stalled == (comm.rank == 0)
         request.Flush()
@@ -241,10 +242,198 @@ def test_a_collective_call_that_stalls_is_logged(comm, gate, caplog):
             release.join()
             text = texts_with_answers(caplog)[0]
             assert "Flush" in text
-            assert "rank 1 (computing" in text
+            assert re.search(r"not in it yet: ranks? 1\S* \(computing, last call making a", text)
         else:
             gate.Ibarrier().Wait()
             request.Flush()
+        request.Free()
+
+
+# ---- ranks that hold a round up, and why ---------------------------------------------------------
+
+LAST = 2  # the rank that the others wait for, if it is not drawn
+AWAY = r"if a rank is in a call of its own, put that into `with ctx\.away\(\):`"
+OR_USE = rf"{AWAY} \(or use ctx\.comm\)"
+
+
+@pytest.fixture
+def stalled(comm, transport):
+    """Make a context in which waits soon say what they wait for; no rank leaves by patience."""
+    return functools.partial(
+        pp.Context, comm, seed=7, transport=transport, patience=None, stall_warning=0.2
+    )
+
+
+def is_told(request, caplog, why):
+    """Wait in vain, until a warning and the error say why. Busy ranks may answer late."""
+    texts, limit = [], time.monotonic() + LOGGED_S
+    while not (texts and re.search(why, texts[-1]) and any(re.search(why, t) for t in texts[:-1])):
+        assert time.monotonic() < limit, (why, texts)
+        with (
+            caplog.at_level(logging.WARNING, logger="pypartial"),
+            pytest.raises(pp.TimeoutError) as caught,
+        ):
+            request.Wait(timeout=1)
+        texts = [*(record.getMessage() for record in caplog.records), str(caught.value)]
+
+
+def held_up(why, waiting="ranks 0-1", advice=OR_USE):
+    """Of a round: why, and that nobody is blamed who waits."""
+    advised = f"; {advice}" if advice else ""
+    return rf": round \d+ is held up; {why}{advised}; waiting for the round: {waiting}$"
+
+
+@pytest.mark.sizes(3)
+@pytest.mark.parametrize(
+    ("options", "full"),
+    [({}, ""), ({"patience": 0.1, "backlog": 1}, ", its backlog is full")],
+    ids=["max_lag", "backlog"],
+)
+def test_a_rank_that_withholds_is_told(comm, gate, caplog, stalled, options, full):
+    """It is in a call of its own; one of the ranks that are drawn waits in any case."""
+    with stalled(**options) as ctx:
+        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.FirstOf(2), deliver="each")
+        request.Start()
+        request.Wait()
+        if comm.rank == LAST:
+            gate.barrier()
+        else:
+            with pytest.raises(pp.TimeoutError):
+                for _ in range(99):
+                    request.Start()
+                    request.Wait(timeout=2)
+            why = (
+                rf"withheld from it by max_lag: rank 2 \(computing, last call Wait of handle "
+                rf"{request.id}, has not taken its rounds since round 0{full}\)"
+            )
+            is_told(request, caplog, held_up(why))
+            gate.barrier()
+        for _ in request.Drain():
+            pass
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+def test_a_drawn_rank_that_computes_is_told(comm, gate, caplog, stalled):
+    with stalled() as ctx:
+        status = pp.Status()
+        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.Majority())
+        request.Start()
+        gate.barrier()  # all ranks are there, so the one that is drawn triggers the round
+        request.Wait(status)
+        request.Free()
+    drawn, others = status.initiator, [rank for rank in range(3) if rank != status.initiator]
+    with stalled() as ctx:
+        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.Majority())
+        if comm.rank != drawn:
+            request.Start()
+            why = rf"drawn to trigger it: rank {drawn} \(computing, last call making a handle\)"
+            waiting = "ranks 0, 2" if drawn == 1 else f"ranks {others[0]}-{others[1]}"
+            is_told(request, caplog, held_up(why, waiting))
+        gate.barrier()
+        if comm.rank == drawn:
+            request.Start()
+        request.Wait(timeout=30)
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+def test_ranks_that_a_quorum_lacks_are_told(comm, gate, caplog, stalled):
+    with stalled() as ctx:
+        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.Quorum(2))
+        if comm.rank == 0:
+            request.Start()
+            does = r"computing, last call making a handle"
+            why = rf"1 of 3 ranks are ready; not ready: ranks 1-2 \({does}\)"
+            is_told(request, caplog, held_up(why, "rank 0"))
+        gate.barrier()
+        if comm.rank > 0:
+            request.Start()
+        request.Wait(timeout=30)
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+def test_a_rank_that_full_waits_for_is_told(comm, gate, caplog, stalled):
+    """With the automatic patience a rank knows when it was given its last result."""
+    with stalled(patience="auto") as ctx:
+        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.Full())
+        request.Start()
+        request.Wait()
+        if comm.rank != LAST:
+            request.Start()
+            why = (
+                r"2 of 3 ranks are ready; not ready: rank 2 \(computing, last call Wait of handle "
+                rf"{request.id} \(\d+\.\d s ago\)\)"
+            )
+            is_told(request, caplog, held_up(why, advice=AWAY))
+        gate.barrier()
+        if comm.rank == LAST:
+            request.Start()
+        request.Wait(timeout=30)
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+@pytest.mark.parametrize("where", ["elsewhere", "away"])
+def test_a_rank_that_is_in_another_call_is_told(comm, gate, caplog, stalled, where):
+    """It waits on another handle; or it is in a call that the others have left."""
+    with stalled() as ctx:
+        request, other = (ctx.Allreduce_init(None, np.ones(2), policy=pp.Full()) for _ in range(2))
+        with ctx.away() if where == "away" else contextlib.nullcontext():
+            if comm.rank == LAST and where == "away":
+                gate.barrier()
+        if comm.rank == LAST and where == "elsewhere":
+            other.Start()
+            gate.barrier()
+        elif comm.rank != LAST:
+            request.Start()
+            does = {
+                "elsewhere": rf"waiting on handle {other.id} for round 0",
+                "away": r"inside a collective call, away\(\), \d collective calls done",
+            }[where]
+            why = rf"2 of 3 ranks are ready; not ready: rank 2 \({does}\)"
+            is_told(request, caplog, held_up(why, advice=None))
+            gate.barrier()
+            if where == "elsewhere":
+                other.Start()
+        if comm.rank == LAST:
+            request.Start()
+        request.Wait(timeout=30)
+        if where == "elsewhere":
+            other.Wait(timeout=30)
+        request.Free()
+        other.Free()
+
+
+@pytest.mark.sizes(3)
+def test_a_rank_that_does_not_answer_is_told(comm, gate, caplog, stalled):
+    """Nor would one that is stopped; so what this rank sees is told as well."""
+    with stalled(progress="caller" if comm.rank == LAST else "thread") as ctx:
+        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.Full())
+        if comm.rank != LAST:
+            request.Start()
+            why = r": round 0 is held up; perhaps missing: rank 2 \(no answer: [^)]*\); waiting for"
+            is_told(request, caplog, why + " the round: ranks 0-1; as seen from here: round 0 ")
+        gate.barrier()
+        if comm.rank == LAST:
+            request.Start()
+        request.Wait(timeout=30)
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+def test_a_rank_that_a_group_waits_for_is_told(comm, gate, caplog, stalled):
+    with stalled() as ctx:
+        request = ctx.Preduce_init(np.ones(2), pp.groups.Table([[range(3)]]))
+        if comm.rank != LAST:
+            request.Start()
+            why = r": rank 2 \(computing, last call making a handle\); waiting: ranks 0-1"
+            is_told(request, caplog, why)
+        gate.barrier()
+        if comm.rank == LAST:
+            request.Start()
+        request.Wait(timeout=30)
         request.Free()
 
 

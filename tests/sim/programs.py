@@ -51,6 +51,11 @@ def flushed(handle: Handle) -> Generator[Any, Any, Round]:
             return result
 
 
+def is_drawn(world: World, rank: int, handle: Handle) -> bool:
+    kind, count = handle.options.policy.trigger(world.ranks)
+    return kind == "first_of" and world.state(rank, handle).place < count
+
+
 def loop(
     world: World, options: Options, rank: int, steps: int, work: Work, trace: Trace
 ) -> Generator[Any, Any, None]:
@@ -59,7 +64,7 @@ def loop(
     for step in range(steps):
         yield work(rank, step)
         name(handle, rank)
-        trace.drawn.append(bool(world.state(rank, handle).drawn))
+        trace.drawn.append(is_drawn(world, rank, handle))
         yield ("start", handle)
         trace.rounds.append((yield ("wait", handle)))
         trace.bytes.append(int(world.stats(rank).buffer_bytes))

@@ -158,7 +158,7 @@ def test_ranks_that_max_lag_keeps_back_are_named():
     world = World(3, latency=(500, 1000), memory=BOARD)
     with pytest.raises(Deadlock):
         world.run([program(rank) for rank in range(3)])
-    kept = "; held back from it by max_lag: rank 1 (computing), rank 2 (computing)"
+    kept = "; withheld from it by max_lag: rank 1 (computing), rank 2 (computing)"
     assert obstacles(world, handles[0]).endswith(f"is due{kept}")
 
 

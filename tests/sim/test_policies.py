@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from programs import Arrivals, Trace, finish, flushed, name, run_loops
+from programs import Arrivals, Trace, finish, flushed, is_drawn, name, run_loops
 
 from pypartial.policy import FirstOf, Quorum, Solo
 from pypartial.sim.handle import CoreError, Options
@@ -140,7 +140,7 @@ def test_a_flush_has_no_influence_on_the_draws_after_it(size, m):
             handle = yield ("init", Options(count=size, policy=FirstOf(m)))
             for step in range(steps):
                 yield ("at", (step + 1) * 1_000_000)
-                if world.state(rank, handle).drawn:
+                if is_drawn(world, rank, handle):
                     drawn[flushing][step].add(rank)
                 if flushing and step % 2:
                     result = yield ("flush", handle)
@@ -168,7 +168,7 @@ def test_a_drawn_rank_that_has_left_hands_on(size, m):
 
         def program(rank, leavers=leavers, world=world, drawn=drawn, rounds=rounds):
             handle = yield ("init", Options(count=size, policy=FirstOf(m)))
-            if world.state(rank, handle).drawn:
+            if is_drawn(world, rank, handle):
                 drawn.append(rank)
             yield ("at", 200_000)
             if rank not in leavers:

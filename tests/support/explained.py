@@ -11,6 +11,7 @@ import pytest
 import pypartial as pp
 
 from .on_device import LIMIT_S
+from .reports import said_of_ranks
 
 STALL_WARNING_S = 0.05  # of the context: then its Waits ask the ranks
 CONTRIBUTION = "contribution is on its way from its device"
@@ -24,7 +25,7 @@ class Explained(NamedTuple):
     ranks: dict[str, list[int]]
 
 
-def explained(size: int, request: pp.Request, right: Callable[[Explained], bool]) -> Explained:
+def explained(request: pp.Request, right: Callable[[Explained], bool]) -> Explained:
     """Wait in vain for a request until the error has all answers, and is right.
 
     A rank that stood still gives no answer in time, or one of what was before; so may this one.
@@ -33,21 +34,20 @@ def explained(size: int, request: pp.Request, right: Callable[[Explained], bool]
     while True:
         with pytest.raises(pp.TimeoutError) as raised:
             request.Wait(timeout=0.6)
-        found = _read(size, str(raised.value))
+        found = _read(str(raised.value))
         if found is not None and right(found):
             return found
         assert time.monotonic() < limit, raised.value
 
 
-def _read(size: int, error: str) -> Explained | None:
+def _read(error: str) -> Explained | None:
     """Return what an error says; None: not all ranks have answered."""
-    seen, _, answers = error.partition("; the ranks' answers ")
+    said, _, seen = error.partition("; as seen from here: ")
+    if "; the ranks' answers " not in said or "no answer" in said:
+        return None
     ranks: dict[str, list[int]] = {CONTRIBUTION: [], PART: []}
-    for rank in range(size):
-        of_rank = answers.partition(f"rank {rank} (")[2].partition(")")[0]
-        if not of_rank or "no answer" in of_rank:
-            return None
+    for named, does in said_of_ranks(said):
         for text in ranks:
-            if f"its {text}" in of_rank:
-                ranks[text].append(rank)
+            if f"its {text}" in does:
+                ranks[text] += named
     return Explained([text for text in ranks if f"this rank's {text}" in seen], ranks)

@@ -496,13 +496,13 @@ def test_stall_warnings_at_doubling_intervals(core, request_, monkeypatch, caplo
     core.pending = 10**6
     waited = []
 
-    def report(self, waited_s, answers):
+    def text(self, waited_s):
         waited.append(waited_s)
         if len(waited) == 3:
             core.pending = 0
         return f"waited {waited_s:.3f}"
 
-    monkeypatch.setattr(pp.Request, "_report_wait", report)
+    monkeypatch.setattr(_explain.Explainer, "text", text)
     request_.Wait()
     assert [record.getMessage() for record in caplog.records] == [
         f"pypartial: waited {waited_s:.3f}" for waited_s in waited
@@ -625,118 +625,212 @@ def test_startall_and_waitall(core, request_):
 # ---- reports ------------------------------------------------------------------------------------
 
 
+ADVICE = "if a rank is in a call of its own, put that into `with ctx.away():`"
+OR_USE = f"{ADVICE} (or use ctx.comm)"
+SILENT = "outside the library with progress='caller', stopped, or gone"
+
+
 def state(rank, **values):
     defaults = dict.fromkeys(_explain.RankState._fields, 0)
     defaults.update(rank=rank, answered=True, activity=_explain.COMPUTING, handle=2, round=5)
+    defaults.update(completed=5, joined=5, place=rank, calls=1, taken=5)
     defaults.update(values)
     return _explain.RankState(**defaults)
 
 
+def waits(rank, **values):
+    return state(rank, **{"activity": _explain.WAITING, "ready": True, "waits": True} | values)
+
+
 def wait_report(states, policy, handle=2):
-    return _explain.report_wait("Wait on handle 2 (x)", handle, 30.04, states, 0, policy)
+    """What is said, and whether that is all."""
+    text, explains = _explain.report_wait(handle, states, 0, policy)
+    assert "{" not in text
+    return text if explains else f"{text}, or what is seen from here"
 
 
-WAITS = {"activity": _explain.WAITING, "ready": True, "completed": 5, "joined": 5}
+WITHHOLDS = {"withholding": True, "last": "Wait of handle 2"}
 
 
-def test_report_of_a_round_that_is_not_activated():
-    states = [state(0, **WAITS), state(1, joined=5, drawn=True), state(2, joined=5)]
-    assert wait_report(states, pp.Majority()) == (
-        "Wait on handle 2 (x): round 5 is not complete after 30.0 s; it is not activated; drawn to "
-        "trigger it: rank 1 (computing, 0 collective calls done)"
-    )
-    assert wait_report(states, pp.Quorum(2)) == (
-        "Wait on handle 2 (x): round 5 is not complete after 30.0 s; it is not activated: 1 of 3 "
-        "ranks are ready; not ready: rank 1 (computing, 0 collective calls done), rank 2 "
-        "(computing, 0 collective calls done)"
-    )
-
-
-def test_report_of_a_round_that_a_rank_has_not_joined():
-    states = [
-        state(0, **WAITS | {"joined": 6}),
-        state(1, **WAITS | {"handle": 3, "round": 9, "withholding": True}),
-        state(2, joined=6),
-        state(3, answered=False),
-    ]
-    assert wait_report(states, pp.Solo()) == (
-        "Wait on handle 2 (x): round 5 is not complete after 30.0 s; it is activated, but these "
-        "ranks have not joined it: rank 1 (waiting on handle 3 for round 9, 0 collective calls "
-        "done; its max_lag keeps it from joining the round), rank 3 (no answer: outside the "
-        "library with progress='caller', stopped, or gone)"
-    )
+@pytest.mark.parametrize(
+    ("states", "policy", "text"),
+    [
+        pytest.param(
+            [waits(0), waits(1), state(2, **WITHHOLDS, quiet_ns=12_340_000_000, taken=3)],
+            pp.Majority(),
+            "withheld from it by max_lag: rank 2 (computing, last call Wait of handle 2 (12.3 s "
+            f"ago), has not taken its rounds since round 2); {OR_USE}; waiting for the round: "
+            "ranks 0-1",
+            id="a rank that withholds, and a drawn one that waits itself",
+        ),
+        pytest.param(
+            [waits(0, place=1), state(1, place=0, **WITHHOLDS, taken=0), state(2)],
+            pp.Majority(),
+            "withheld from it by max_lag: rank 1 (computing, last call Wait of handle 2); "
+            f"{OR_USE}; waiting for the round: rank 0",
+            id="both of one rank",
+        ),
+        pytest.param(
+            [waits(0, place=1), state(1, place=0, calls=3), state(2)],
+            pp.Majority(),
+            f"drawn to trigger it: rank 1 (computing, 3 collective calls done); {OR_USE}; waiting "
+            "for the round: rank 0",
+            id="a drawn rank that computes",
+        ),
+        pytest.param(
+            [
+                waits(0, place=3),
+                state(1, place=0, passes=True, left=True),
+                state(2, place=2, activity=_explain.WAITING, handle=3, round=9),
+                state(3, place=1, passes=True, aside=True),
+            ],
+            pp.FirstOf(2),
+            "",
+            id="draws that go on, one of them to a rank that waits",
+        ),
+        pytest.param(
+            [
+                waits(0, place=4),
+                state(1, place=0, passes=True, left=True),
+                state(2, place=2, activity=_explain.WAITING, handle=3, round=9),
+                state(3, place=1, activity=_explain.IN_CALL, call="Flush of handle 2"),
+                state(4, place=3),
+            ],
+            pp.FirstOf(2),
+            "drawn to trigger it: rank 2 (waiting on handle 3 for round 9), rank 3 (inside a "
+            "collective call, Flush of handle 2); waiting for the round: rank 0",
+            id="draws that go on to a rank that is elsewhere; a call that others have left",
+        ),
+        pytest.param(
+            [waits(0), state(1), state(2, aside=True), state(3, left=True), state(4), waits(5)],
+            pp.Quorum(3),
+            f"2 of 6 ranks are ready; not ready: ranks 1, 4 (computing); {OR_USE}; waiting for the "
+            "round: ranks 0, 5",
+            id="ranks that a quorum needs",
+        ),
+        pytest.param(
+            [waits(0), waits(1), state(2, **WITHHOLDS)],
+            pp.Quorum(2),
+            "withheld from it by max_lag: rank 2 (computing, last call Wait of handle 2, has not "
+            f"taken its rounds since round 4); {OR_USE}; waiting for the round: ranks 0-1",
+            id="a quorum that is there",
+        ),
+        pytest.param(
+            [waits(0, overdue=True), state(1), state(2, **WITHHOLDS, taken=0)],
+            pp.Full(deadline=1),
+            "withheld from it by max_lag: rank 2 (computing, last call Wait of handle 2); "
+            f"{OR_USE}; waiting for the round: rank 0",
+            id="a deadline that is over",
+        ),
+        pytest.param(
+            [waits(0, joined=6), state(1, last="Start of handle 2"), waits(2, joined=6)],
+            pp.Full(),
+            f"2 of 3 ranks are ready; not ready: rank 1 (computing, last call Start of handle 2); "
+            f"{ADVICE}; waiting for the round: ranks 0, 2",
+            id="Full, which ctx.comm does not lift",
+        ),
+        pytest.param(
+            [waits(0, joined=6), state(1, joined=6), state(2), state(3, answered=False)],
+            pp.Solo(),
+            "yet to take part: rank 2 (computing); perhaps missing: rank 3 (no answer: "
+            f"{SILENT}); {OR_USE}; waiting for the round: rank 0",
+            id="a rank whose part is missing, and one that does not answer",
+        ),
+        pytest.param(
+            [waits(0), state(1, completed=0, place=-1, activity=_explain.IN_CALL, call="making")],
+            pp.Majority(),
+            "yet to take part: rank 1 (inside a collective call, making); waiting for the round: "
+            "rank 0",
+            id="a rank that does not know the handle yet",
+        ),
+    ],
+)
+def test_a_report_names_every_rank_that_holds_a_round_up_and_why(states, policy, text):
+    held_up = f"round 5 is held up; {text}" if text else "round 5: no rank is missing; all ranks: "
+    assert wait_report(states, policy).startswith(held_up)
+    if text:
+        assert wait_report(states, policy) == held_up
 
 
 def test_report_when_nobody_is_missing():
-    text = wait_report([state(r, **WAITS | {"joined": 6}) for r in range(3)], pp.Full())
-    assert "no rank is missing; all ranks: rank 0 (waiting on this handle for round 5" in text
+    text = wait_report([waits(r, joined=6) for r in range(3)], pp.Full())
+    assert text == (
+        "round 5: no rank is missing; all ranks: ranks 0-2 (waiting on this handle for round 5), "
+        "or what is seen from here"
+    )
 
 
 def test_report_of_devices_that_are_waited_for():
-    joined = WAITS | {"joined": 6}
-    states = [state(0, **joined), state(1, **joined | {"device_wait": _explain.PART})]
-    text = (
+    states = [waits(0, joined=6), waits(1, joined=6, device_wait=_explain.PART)]
+    assert (
         "no rank is missing, but devices have yet to do their part: rank 1 (waiting on this handle "
-        "for round 5, 0 collective calls done; its device has yet to do its part of a round)"
-    )
-    assert wait_report(states, pp.Full()).endswith(text)
-    states[1] = state(1, **WAITS | {"ready": False, "device_wait": _explain.CONTRIBUTION})
-    text = "done; its contribution is on its way from its device)"
-    assert wait_report(states, pp.Full()).endswith(text)
+        "for round 5; its device has yet to do its part of a round)"
+    ) in wait_report(states, pp.Full())
+    states[1] = waits(1, ready=False, waits=False, device_wait=_explain.CONTRIBUTION)
+    text = "not ready: rank 1 (waiting on this handle for round 5; its contribution is on its way"
+    assert text in wait_report(states, pp.Full())
 
 
 def test_report_of_many_ranks_is_short():
-    text = wait_report([state(0, **WAITS)] + [state(r) for r in range(1, 1000)], pp.Full())
-    assert text.count("computing") == 16
-    assert text.endswith(", and 983 more")
+    """Also if each has taken another number of rounds: ranks with one reason are named together."""
+    quiet = [state(r, last="Wait of handle 2", quiet_ns=r * 10**9) for r in range(1, 32)]
+    text = wait_report([waits(0), *quiet], pp.Full())
+    assert "not ready: ranks 1-31 (computing, last call Wait of handle 2 (1.0-31.0 s ago))" in text
+    text = wait_report([waits(r) if r % 2 else state(r) for r in range(1000)], pp.Full())
+    assert "not ready: ranks 0, 2, 4" in text
+    assert "28, 30 and 484 more (computing)" in text
+
+
+def test_report_of_a_group():
+    """The ranks that do not wait first; which of them are in it only rank 0 may know."""
+    states = [waits(0), state(1), state(2, aside=True), waits(3), state(4, answered=False)]
+    assert _explain.report_group(2, states, 0) == (
+        f"ranks 1-2 (computing), rank 4 (no answer: {SILENT}); waiting: ranks 0, 3",
+        False,
+    )
+    assert _explain.report_group(2, states[:1], 0) == ("waiting: rank 0", False)
+
+
+def call_report(states):
+    return _explain.report_call(2, states, 0)[0]
 
 
 def test_report_of_a_collective_call():
+    inside = {"activity": _explain.IN_CALL, "call": "Flush of handle 2"}
     states = [
-        state(0, activity=_explain.IN_CALL, calls=4),
-        state(1, activity=_explain.IN_CALL, calls=3, handle=1),
-        state(2, calls=4),
-        state(3, activity=_explain.IN_CALL, calls=4),
+        state(0, calls=4, **inside),
+        state(1, calls=3, **inside | {"call": "Drain of handle 1"}),
+        state(2, calls=4, last="Start of handle 1"),
+        state(3, calls=4, **inside),
         state(4, calls=5),
     ]
-    assert _explain.report_call("Flush of handle 2", 2, 31, states, 0) == (
-        "Flush of handle 2: not complete after 31.0 s (it is collective call number 5 of this "
-        "context); not in it yet: rank 1 (inside a collective call of handle 1, 3 collective calls "
-        "done), rank 2 (computing, 4 collective calls done)"
+    assert call_report(states) == (
+        "it is collective call number 5 of this context; not in it yet: rank 1 (inside a "
+        "collective call, Drain of handle 1, 3 collective calls done), rank 2 (computing, last "
+        "call Start of handle 1)"
     )
-    text = _explain.report_call("Free", 0, 31, states[:1] + states[3:], 0)
-    assert "every rank has called it; all ranks: rank 0 (inside" in text
+    text = call_report(states[:1] + states[3:])
+    assert "every rank has called it; all ranks: ranks 0, 3 (inside" in text
     assert "different" not in text
 
 
 def test_report_of_different_collective_calls():
-    inside = {"activity": _explain.IN_CALL, "calls": 4}
+    inside = {"activity": _explain.IN_CALL, "calls": 4, "call": "Flush of handle 2"}
     states = [
         state(0, **inside),
-        state(1, **inside | {"handle": 3}),
+        state(1, **inside | {"call": "Free of handle 3"}),
         state(2, **inside),
-        state(3, **inside | {"handle": 0}),
-        state(4, calls=5, activity=_explain.IN_CALL, handle=9),  # has been in it already
+        state(3, **inside | {"call": "making a handle"}),
+        state(4, calls=5, activity=_explain.IN_CALL, call="away()"),  # has been in it already
     ]
     beginning = (
-        "Flush of handle 2: not complete after 31.0 s (it is collective call number 5 of this "
-        "context); the ranks are in different collective calls: rank 3 in Allreduce_init, "
-        "Preduce_init, Free of the context, or the end of the script; ranks 0, 2 in a call of "
-        "handle 2; rank 1 in a call of handle 3"
+        "it is collective call number 5 of this context; the ranks are in different collective "
+        "calls: ranks 0, 2 in Flush of handle 2; rank 1 in Free of handle 3; rank 3 in making a "
+        "handle"
     )
-    assert _explain.report_call("Flush of handle 2", 2, 31, states, 0) == beginning
+    assert call_report(states) == beginning
     states.append(state(5, calls=4))
-    assert _explain.report_call("Flush of handle 2", 2, 31, states, 0) == (
-        f"{beginning}; not in it yet: rank 5 (computing, 4 collective calls done)"
-    )
-
-
-def test_report_of_different_collective_calls_of_many_ranks():
-    inside = {"activity": _explain.IN_CALL, "calls": 4}
-    states = [state(rank, **inside) for rank in range(999)]
-    states.append(state(999, **inside | {"handle": 3}))
-    text = _explain.report_call("Flush of handle 2", 2, 31, states, 0)
-    assert "15 and 983 more in a call of handle 2; rank 999 in a call of handle 3" in text
+    assert call_report(states) == f"{beginning}; not in it yet: rank 5 (computing)"
 
 
 def test_a_warning_that_is_an_error_is_logged(caplog):

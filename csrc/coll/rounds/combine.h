@@ -235,10 +235,8 @@ void        pp_copy_in(const pp_allreduce_t *coll, void *to, const void *from, s
 
 /* ---- the table of both ways (on_board.c) ---------------------------------------------------------------------- */
 
-bool        pp_on_board_ready(const pp_allreduce_t *coll);
-bool        pp_on_board_withholds(const pp_allreduce_t *coll);
+pp_facts_t  pp_on_board_facts(const pp_allreduce_t *coll);
 bool        pp_on_board_in_mid_round(const pp_allreduce_t *coll);
-bool        pp_on_board_drawn(pp_allreduce_t *coll);
 uint64_t    pp_on_board_joined(const pp_allreduce_t *coll);
 void        pp_on_board_update(pp_allreduce_t *coll);
 /* Goes on with what has changed; true: a round has completed, so look again. */
@@ -258,8 +256,8 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .aim = pp_contribute_aim, .start = pp_contribute_start, .update = pp_on_board_update,                          \
     .request = pp_contribute_request, .link = pp_contribute_link, .reserve = pp_contribute_reserve,                \
     .give_up = pp_contribute_give_up, .users_are_read = pp_contribute_users_are_read,                              \
-    .ready = pp_on_board_ready, .withholds = pp_on_board_withholds, .in_mid_round = pp_on_board_in_mid_round,      \
-    .drawn = pp_on_board_drawn, .joined = pp_on_board_joined, .discard = pp_contribute_discard,                    \
+    .facts = pp_on_board_facts, .in_mid_round = pp_on_board_in_mid_round, .joined = pp_on_board_joined,            \
+    .discard = pp_contribute_discard,                                                                              \
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \
     .copy_out = pp_copy_out, .view = pp_copy_view,                                                                 \
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \

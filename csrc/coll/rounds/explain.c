@@ -111,7 +111,7 @@ static void explain_quorum(const pp_view_t *view, pp_text_t *text)
 static void explain_bounds(const pp_view_t *view, pp_text_t *text)
 {
     const pp_allreduce_t *coll = view->coll;
-    pp_listing_t listing = {.text = text, .before = "held back from it by max_lag: "};
+    pp_listing_t listing = {.text = text, .before = "withheld from it by max_lag: "};
     for (int32_t index = 0; pp_is_bounded(coll) && index < pp_node_of(coll)->size; index++) {
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);

@@ -131,11 +131,7 @@ static bool is_ready(const pp_allreduce_t *coll)
     return state && state->ready;
 }
 
-static bool is_drawn(pp_allreduce_t *coll)
-{
-    const pp_round_state_t *state = state_of(coll, coll->completed);
-    return state && drawn_at(coll, state) >= 0;
-}
+static pp_facts_t facts(const pp_allreduce_t *coll) { return facts_of(coll, state_of(coll, coll->completed)); }
 
 static uint64_t joined(const pp_allreduce_t *coll) { return coll->messages->taken; }
 
@@ -607,9 +603,8 @@ static void close_rounds(pp_allreduce_t *coll)
 }
 
 static const pp_rounds_ops_t ops = {
-    .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .ready = is_ready,
-    .request = request, .link = link,
-    .withholds = withholds, .in_mid_round = in_mid_round, .on_device = holds_payloads, .drawn = is_drawn,
+    .sends = true, .aim = aim, .start = start, .settle = settle, .update = update,
+    .request = request, .link = link, .facts = facts, .in_mid_round = in_mid_round, .on_device = holds_payloads,
     .joined = joined, .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
     .await = await, .holds_up = holds_up, .close = close_rounds,
 };

@@ -128,35 +128,22 @@ void pp_on_board_update(pp_allreduce_t *coll) { pp_on_board_go_on(coll); }
 
 /* ---- facts about this rank ------------------------------------------------------------------------------------- */
 
-bool pp_on_board_withholds(const pp_allreduce_t *coll)
-{
-    return coll->on_board->limit <= coll->completed && !pp_rounds_is_exempt(coll);
-}
-
 bool pp_on_board_in_mid_round(const pp_allreduce_t *coll)
 {
     return pp_turn_phase(pp_board_turn(&coll->on_board->board)) != PP_OPEN;
 }
 
-bool pp_on_board_ready(const pp_allreduce_t *coll)
+pp_facts_t pp_on_board_facts(const pp_allreduce_t *coll)
 {
     pp_view_t view = pp_view_of(coll, coll->completed);
-    int32_t me = pp_node_of(coll)->index;
-    return pp_view_ready(&view, pp_view_word(coll, me), me);
+    return pp_view_facts(&view, pp_node_of(coll)->index);
 }
 
-bool pp_on_board_drawn(pp_allreduce_t *coll)
+uint64_t pp_on_board_joined(const pp_allreduce_t *coll)
 {
-    const pp_rule_t *rule = &coll->rule;
-    if (rule->policy != PP_FIRST_OF)
-        return false;
-    if (pp_rule_is_solo(rule))
-        return true;
-    return pp_order_place(rule, coll->completed, coll->any_left_before ? coll->left_before : NULL,
-                          coll->handle.engine->rank) < rule->k;
+    uint64_t turn = pp_board_turn(&coll->on_board->board);
+    return pp_turn_round(turn) + pp_turn_taken(turn);
 }
-
-uint64_t pp_on_board_joined(const pp_allreduce_t *coll) { return coll->completed; }
 
 /* ---- opening and closing --------------------------------------------------------------------------------------- */
 
