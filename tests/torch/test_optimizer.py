@@ -464,7 +464,7 @@ class TestScheduler:
         ("make", "method", "of"),
         [
             (one_cycle, EagerSGD(), "OneCycleLR with total_steps=5"),
-            (lambda o: schedules.CosineAnnealingLR(o, 7), EagerSGD(pp.Solo()), "LR with T_max=7"),
+            (lambda o: schedules.CosineAnnealingLR(o, 7), EagerSGD("first:1"), "LR with T_max=7"),
             (
                 lambda o: schedules.PolynomialLR(o, 9),
                 EagerSGD(pp.Quorum(2)),
