@@ -49,8 +49,9 @@ class EagerSGD(Method):
     ----------
     policy : Policy or str, optional
         When a round is activated; its text is read by `Policy.parse`, and kept as a `Policy`. With
-        ``"each"`` a round is an update, and under `Solo` and `FirstOf` there are more rounds than
-        batches (docs/torch.md has figures): weight decay and the like act more often.
+        ``"each"`` an update is a round, not a batch. Measured on 3 ranks, one of them 3 times
+        slower: 1.46 rounds a batch under `Solo`, 1.29 under ``FirstOf(2)``, 1.11 under `Majority`.
+        Adam then moved 1.23, 1.14 and 1.02 times as far; weight decay acts as often as rounds.
     deliver : {"each", "sum", "latest"}, optional
         ``"each"``: a step applies every complete round that this rank has not applied yet, oldest
         first, each by one update. All ranks apply the same rounds in the same order, so that they
