@@ -16,6 +16,14 @@ TEXTS = {"", ".py", ".pyi", ".md", ".toml", ".c", ".h", ".cff", ".yaml", ".sh", 
 INSTALLS = re.compile(r"\b(?:pip3?|pipx|uv)\s+(?:install|download|add|run|upgrade)\b([^;#&|`]*)")
 OTHER = re.compile(r"""['"`(]*pypartial(\[[^]]*\])?([=<>~!@].*)?['"`).,;:]*""")
 
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("[A-Z]*.md"))]
+PAGES += [ROOT / "bench" / "README.md", ROOT / "examples" / "README.md"]
+# "Behind" is a place: in a queue, on the way, or where something was left.
+PLACES = re.compile(
+    r"\b(?:queued|falls?|lags|far|rounds|requests|stays|left|leaves?|initiator|one) behind\b"
+    r"|\bbehind (?:home|(?:(?:the|a|a long) )?kernels?)\b"
+)
+
 
 def texts():
     files = [path for path in ROOT.iterdir() if path.is_file()]
@@ -49,6 +57,30 @@ def test_the_page_about_the_tests_names_each_program_of_ci():
     assert {"test", "docs", "fresh", "packages"} <= programs
     named = re.findall(r"^\| `ci/(\w+)[^`|]*` \|", page, re.MULTILINE)
     assert set(named) == programs
+
+
+@pytest.mark.parametrize(
+    ("words", "better"),
+    [
+        (r"\binside of\b", "in"),
+        (r"\b(?:is|are|was|were) through\b(?! [a-z])", "has finished"),
+        (r"\bbelongs? into\b", "put it into"),
+        (r"\b(?:brings?|brought) (?:the|a|an awaited|the awaited) rounds? about\b", "triggers"),
+        (r"\bbehind\b", "after"),
+    ],
+)
+def test_pages_use_the_words_of_a_native_speaker(words, better):
+    """Code, and the addresses of links, stay as they are."""
+    code = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$|`[^`]*`|\]\([^()]*\)", re.DOTALL | re.MULTILINE)
+    found = []
+    for page in PAGES:
+        text = " ".join(code.sub(" ", page.read_text(encoding="utf-8")).split())
+        text = PLACES.sub("", text)
+        found += [
+            f"{page.relative_to(ROOT)}: {text[max(hit.start() - 30, 0) : hit.end() + 30]}"
+            for hit in re.finditer(words, text, re.IGNORECASE)
+        ]
+    assert not found, f"say {better!r}:\n" + "\n".join(found)
 
 
 def test_what_a_package_index_shows_links_to_no_file_of_the_repository():
