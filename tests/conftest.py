@@ -12,6 +12,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 SHORT = "PYPARTIAL_TEST_SHORT"  # not empty: without what is marked as long
 os.environ["PYPARTIAL_TUNING"] = "off"  # no choice depends on what was measured here before
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: tables would leave columns out
 sys.path[:0] = [str(TESTS), str(TESTS / "sim")]  # `support`; the simulation's `world`
 
 from support.mpirun import QUICK, SEGMENTS  # noqa: E402
