@@ -13,13 +13,18 @@
 /* After this time in a collective call a rank asks the others whether they are in the same one. */
 static const uint64_t CHECK_ORDER_NS = 2000000000;
 
-pp_status_t pp_enter(pp_ctx_t *ctx)
+static pp_status_t refuse_failed(pp_ctx_t *ctx)
 {
-    PP_TRY(pp_lock(ctx));
     pp_status_t status = pp_engine_check(&ctx->engine);
     if (status < 0)
         pp_unlock(ctx);
     return status;
+}
+
+pp_status_t pp_enter(pp_ctx_t *ctx)
+{
+    PP_TRY(pp_lock(ctx));
+    return refuse_failed(ctx);
 }
 
 /* The context of a handle whose initialisation has finished. */
@@ -28,13 +33,17 @@ static pp_ctx_t *context_of(pp_handle_t *handle)
     return handle && handle->engine ? (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine)) : NULL;
 }
 
-pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx)
+pp_status_t pp_enter_still(pp_handle_t *handle, int32_t state, pp_ctx_t **ctx)
 {
     *ctx = context_of(handle);
     if (!*ctx)
         return pp_fail(PP_ERR_STATE, "the handle was freed, or its initialisation has not finished");
-    return pp_enter(*ctx);
+    PP_TRY(pp_lock(*ctx));
+    const bool goes = (*ctx)->engine.error == PP_ERR_PEER_FAILED && (int32_t)handle->request.state == state;
+    return goes ? PP_OK : refuse_failed(*ctx);
 }
+
+pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx) { return pp_enter_still(handle, -1, ctx); }
 
 /* ---- contexts --------------------------------------------------------------------------------------------- */
 
@@ -134,7 +143,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(pp_lock(ctx));
     const pp_call_kind_t kind = ctx->calls.kind;
-    if (pp_call_is_refused(&ctx->calls))
+    if (pp_call_stands(&ctx->calls))
         return collect_call(ctx);
     pp_status_t status = pp_engine_check(&ctx->engine);
     if (status == PP_OK && (kind == PP_CALL_NONE || kind == PP_CALL_AWAY || kind == PP_CALL_MAKING))
@@ -398,7 +407,7 @@ static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeo
 static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
 {
     pp_ctx_t *ctx;
-    PP_TRY(pp_enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_still(handle, PP_COMPLETE, &ctx));
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
     pp_team_called(&ctx->team, timeout_us == 0 ? PP_CALL_TEST : PP_CALL_WAIT, handle->id);
@@ -424,6 +433,18 @@ pp_status_t pp_wait_view(pp_handle_t *handle, int64_t timeout_us, pp_result_t *r
     pp_status_t status = wait(handle, timeout_us, result, &view);
     *elements = view.elements;
     *keeper = view.keeper;
+    return status;
+}
+
+pp_status_t pp_await(pp_handle_t *handle, int64_t timeout_us)
+{
+    pp_ctx_t *ctx;
+    pp_cuda_device_t device;
+    PP_TRY(pp_enter_still(handle, PP_COMPLETE, &ctx));
+    pp_status_t status = check_collects(ctx, handle, "Wait");
+    if (status >= 0 && handle->request.state != PP_IDLE && (status = pp_staging_enter(handle, &device)) >= 0)
+        status = pp_staging_leave(ctx, &device, pp_help_until(ctx, pp_request_complete, handle, timeout_us, NULL));
+    pp_unlock(ctx);
     return status;
 }
 
@@ -518,7 +539,7 @@ pp_status_t pp_handle_free_begin(pp_handle_t *handle, uint64_t *discarded)
 pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
 {
     pp_ctx_t *ctx;
-    PP_TRY(pp_enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_still(handle, PP_COMPLETE, &ctx));
     if (handle->request.state != PP_COMPLETE) {
         pp_unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");

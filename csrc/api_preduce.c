@@ -95,11 +95,15 @@ pp_status_t pp_preduce_start(pp_handle_t *handle, uint64_t iteration, const int3
 
 pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result)
 {
-    pp_ctx_t     *ctx;
-    pp_preduce_t *preduce = NULL;
-    PP_TRY(enter_preduce(handle, &ctx, &preduce));
-    *result = preduce->result;
-    pp_status_t status = preduce->described ? PP_OK : pp_fail(PP_ERR_STATE, "no request has been collected yet");
+    pp_ctx_t *ctx;
+    PP_TRY(pp_enter_still(handle, PP_IDLE, &ctx));
+    pp_status_t status = PP_OK;
+    if (!pp_is_preduce(handle))
+        status = pp_fail(PP_ERR_ARGUMENT, "handle %u is not a handle of P-Reduce", handle->id);
+    else if (!pp_preduce_of(handle)->described)
+        status = pp_fail(PP_ERR_STATE, "no request has been collected yet");
+    else
+        *result = pp_preduce_of(handle)->result;
     pp_unlock(ctx);
     return status;
 }

@@ -164,8 +164,7 @@ def patience_ns(value: Any, progress: str) -> int:
     if progress == "caller":
         raise ArgumentError(
             f"patience={value!r} is not possible with progress='caller': the library has no thread "
-            "there that could say that this rank has left; pass None or 'auto', and put blocking "
-            "calls of your own into ctx.away()"
+            "there that could say that this rank has left; pass None or 'auto'"
         )
     return min(max(1, round(min(patience, 1e9) * 1e9)), INT64_MAX - 1)
 

@@ -205,14 +205,23 @@ class Request:
             self._fill(status)
         return True
 
-    def _wait(self, timeout: float | None) -> None:
+    def _wait(self, timeout: float | None, wait: Callable[[int], int] | None = None) -> None:
         """Wait until the request is complete, for at most this many seconds."""
         first_us = SLICE_US
         if timeout is not None and timeout <= SLICE_S:
             first_us = int(timeout * 1e6)
-        code = self._pp_wait(self._handle, first_us, self._result)
+        wait = wait or (lambda slice_us: self._pp_wait(self._handle, slice_us, self._result))
+        code = wait(first_us)
         if code:
-            self._wait_on(code, first_us, timeout)
+            self._wait_on(code, first_us, timeout, wait)
+
+    def _await(self, timeout: float | None) -> None:
+        """Wait until the request is complete, and do not collect it."""
+        self._live()
+        self._wait(timeout, lambda slice_us: self._lib.pp_await(self._handle, slice_us))
+
+    def _timed_out(self) -> None:  # allows a Start
+        self._native.check(self._lib.pp_timed_out(self._handle))
 
     def _is_outstanding(self) -> bool:
         """Return whether a request was started, and not collected.
@@ -281,7 +290,7 @@ class Request:
                     self._explainer,
                 )
             except TimeoutError:
-                self._native.check(self._lib.pp_timed_out(self._handle))  # allows a Start
+                self._timed_out()
                 raise
         if code:
             raise self._native.error(code)
@@ -406,7 +415,7 @@ class Request:
         ranks wait meanwhile. An interrupted `Free` (Ctrl-C) cannot be repeated, and no other
         collective call of the context can follow it: this rank then gives up the whole context.
 
-        An exception that leaves the block communicates nothing. This rank cannot free the handle
+        An exception that leaves the block waits for nobody. This rank cannot free the handle
         without the others, so it gives up the whole context, as an exception that leaves the
         context's own block does. The exception then passes on. A program that catches it cannot go
         on with the context: every later call, and the normal end of the context's block, raises an
@@ -435,7 +444,7 @@ class Request:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Free the handle; after an exception abandon the context, which communicates nothing.
+        """Free the handle; after an exception give the context up.
 
         An error of Free leaves the context as it is, an interrupted Free abandons it.
         """
@@ -551,7 +560,10 @@ def Waitall(
     statuses: Iterable[Status] | None = None,
     timeout: float | None = None,
 ) -> bool:
-    """Call `Request.Wait` of several requests, in order. Local, blocking.
+    """Wait until several requests are complete, and then collect all of them. Local, blocking.
+
+    No request is collected before all are complete. So a call that raises `TimeoutError`, or that
+    Ctrl-C interrupts while it waits, leaves each request as it was: repeat it with the same list.
 
     Parameters
     ----------
@@ -572,8 +584,11 @@ def Waitall(
     ArgumentError
         If an argument is of the wrong kind, or if there are not as many statuses as requests. The
         call has not waited.
-    TimeoutError, Error, PeerFailedError
-        As `Request.Wait`. The requests before the one that failed are collected.
+    TimeoutError
+        After `timeout` seconds. `Request.Start` is allowed for all of them, as for a request whose
+        `Request.Wait` has timed out.
+    Error, PeerFailedError
+        As `Request.Wait`.
     """
     wait_for = _all_of(Request, "requests", requests)
     fill: Sequence[Status | None] = [None] * len(wait_for)
@@ -585,9 +600,15 @@ def Waitall(
                 "for each request"
             )
     deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+    try:
+        for request in wait_for:
+            request._await(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        for request in wait_for:
+            request._timed_out()
+        raise
     for request, status in zip(wait_for, fill, strict=True):
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        request.Wait(status, left)
+        request.Wait(status)
     return True
 
 

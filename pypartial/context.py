@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 SEED_LIMIT = 1 << 64
+_TOLD_BYTES = 450  # of an exception's text: what other ranks show of it, behind this rank's number
 
 _REMEDY = (
     "To share memory, raise the limits on memory, address space, file size and open files "
@@ -72,10 +73,12 @@ class Context(Collectives):
     communicator and never communicates on `comm` itself afterwards. Several contexts, on
     overlapping communicators, may live at once. A context cannot be copied or pickled.
 
-    Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context, which
-    is collective. Leaving it by an exception communicates nothing: the library's thread stops, the
-    handles become unusable, and the exception passes on. Every later call of the context, and of
-    its requests, raises an `Error` that quotes the exception.
+    Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the requests that
+    are alive, in the order of their making, and the context, which is collective. Leaving it by an
+    exception waits for nobody: this rank gives the context up, and the exception passes on. Every
+    later call of the context, and of its requests, raises an `Error` that quotes the exception; on
+    other ranks `PeerFailedError`, when the rounds are complete there that are complete here. The
+    next context may be made at once.
 
     Parameters
     ----------
@@ -177,6 +180,7 @@ class Context(Collectives):
         "_gone",
         "_native",
         "_over",
+        "_progress",
         "_rank",
         "_requests",
         "_seed",
@@ -217,6 +221,7 @@ class Context(Collectives):
         try:
             config.seed = self._seed = in_range("seed", seed, 0, SEED_LIMIT - 1)
             config.progress = PROGRESS.constant(lib, progress)
+            self._progress = progress
             config.window = self._window = in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
             self._stall_warning = stall_warning
@@ -418,7 +423,8 @@ class Context(Collectives):
         Error
             From entering the block: if this rank is away already, if another thread is inside a
             collective call of the context, if a collective call timed out and has not ended yet, or
-            if the context was freed. While this rank is away, also from `Request.Start`,
+            if the context was freed. From this method with ``progress="caller"``, where no thread
+            would serve the others' rounds. While this rank is away, also from `Request.Start`,
             `Request.Wait` and every collective call of the context, in every thread.
 
         Examples
@@ -426,6 +432,14 @@ class Context(Collectives):
         >>> with ctx.away():  # doctest: +SKIP
         ...     file.Write_all(weights)
         """
+        if self._progress == "caller":
+            raise Error(
+                "away() is not possible with progress='caller': no thread would serve the others' "
+                "rounds meanwhile, which would wait for this rank"
+            )
+        return self._away()
+
+    def _away(self) -> Away:  # where all ranks have just met, no round needs a thread
         return Away(self._live, self._calls)
 
     def _log_note(self) -> None:
@@ -459,7 +473,8 @@ class Context(Collectives):
     def Free(self, timeout: float | None = None) -> None:
         """End the context and release what it holds.
 
-        Collective, blocking. Free all handles before, on every rank.
+        Collective, blocking. Free all handles before, on every rank; the end of a ``with`` block
+        does that.
 
         Parameters
         ----------
@@ -500,7 +515,7 @@ class Context(Collectives):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Free the context; after an exception only abandon it, without communication.
+        """Free the requests and the context; after an exception give the context up.
 
         If an exception that left the block of a request has abandoned it, and the program caught
         that exception and went on, this raises an `Error` that quotes it.
@@ -511,18 +526,27 @@ class Context(Collectives):
             self._abandon(error, "its with block")
             return
         try:
+            discarded = sum(request.Free() for _, request in sorted(self._requests.items()))
             self.Free()
         except BaseException as failure:
             self._abandon(failure, "its with block")
             raise
+        if discarded:
+            text = (
+                f"the end of a context's with block has discarded {discarded} contributions of "
+                f"rank {self._rank} that no round had taken: call Flush, or Drain, in it"
+            )
+            _native.warn(text, stacklevel=3)
 
     def _abandon(self, error: BaseException, block: str) -> None:
-        """Stop the context without telling the other ranks, because an error left a with block."""
+        """Give the context up, because an error left a with block; tell the others, at once."""
         if self._gone is None:
             what = "".join(traceback.format_exception_only(error)).strip()
+            why = f"an exception left {block} ({what})"
             _live_contexts.discard(self)
-            self._refuse(f"the context was abandoned, because an exception left {block} ({what})")
-            self._native.lib.pp_ctx_abandon(self._ctx)
+            self._refuse(f"the context was abandoned, because {why}")
+            told = why.replace("\0", "\\0").encode(errors="backslashreplace")[:_TOLD_BYTES]
+            self._native.lib.pp_ctx_abandon(self._ctx, told.decode(errors="ignore").encode())
 
     def _live(self) -> None:
         if self._gone is not None:

@@ -276,12 +276,13 @@ class PreduceRequest(Request):
             if self._by_comm is None:
                 self._wait(limit)
             else:
-                self._wait_and_run(self._by_comm, limit)
+                self._run_groups(self._by_comm, limit)
+                self._by_comm.deliver()
         if status is not None:
             self._fill(status)
         return True
 
-    def _wait_and_run(self, by_comm: CommGroups, timeout: float | None) -> None:
+    def _run_groups(self, by_comm: CommGroups, timeout: float | None) -> None:
         """Wait, and run the groups of this rank on communicators, until the request is complete.
 
         Where Ctrl-C interrupts it, a repeated Wait goes on. The core gives a group again until it
@@ -295,7 +296,12 @@ class PreduceRequest(Request):
                 break
             by_comm.run(group, self._described.kept)
             self._native.check(self._lib.pp_preduce_ran(self._handle))
-        by_comm.deliver()
+
+    def _await(self, timeout: float | None) -> None:
+        if self._by_comm is None:
+            super()._await(timeout)
+        else:  # not over before its result is delivered
+            self._run_groups(self._by_comm, timeout)
 
     def Test(self, status: Status | None = None) -> bool:
         """Collect the request if it is complete. Local; never blocks.

@@ -298,6 +298,7 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
 }
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_allreduce_of(handle)->completed; }
+static bool is_behind(const pp_handle_t *handle, uint64_t round) { return pp_allreduce_of(handle)->completed < round; }
 
 static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 {
@@ -313,7 +314,8 @@ static const pp_handle_kind_t kind = {
     .in_mid_round = in_mid_round, .retired = has_retired, .count_as_given = count_as_given, .poll = poll_rounds,
     .needed = is_needed, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,
     .tick = tick,
-    .describe = describe, .explain = explain, .next_round = next_round, .count_buffers = count_buffers,
+    .describe = describe, .explain = explain, .next_round = next_round, .is_behind = is_behind,
+    .count_buffers = count_buffers,
 };
 
 bool pp_is_allreduce(const pp_handle_t *handle) { return handle->kind == &kind; }

@@ -13,7 +13,6 @@ static void describe_activity(const pp_calls_t *calls, pp_rank_state_t *state)
         return;
     }
     state->activity = PP_COMPUTING;
-    state->call = calls->last;
     PP_FOR_EACH_HANDLE(calls->engine, handle)
         if (pp_handle_waits(handle) && state->activity == PP_COMPUTING) {
             state->activity = PP_WAITING;
@@ -31,7 +30,7 @@ static void describe(const pp_calls_t *calls, uint32_t id, pp_rank_state_t *stat
 {
     pp_handle_t *handle = find(calls, id);
     *state = (pp_rank_state_t){.answered = 1, .calls = calls->engine->calls, .last = calls->team->last.call,
-                               .last_handle = calls->team->last.handle, .place = -1};
+                               .last_handle = calls->team->last.handle, .blocks = calls->blocks, .place = -1};
     describe_activity(calls, state);
     if (handle)
         handle->kind->describe(handle, state);
@@ -62,11 +61,12 @@ static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
         snprintf(name, bytes, "%s of handle %u", calls[state->call], state->handle);
 }
 
-/* One rank is inside another collective call than the block that the other one has made as its call of that number. */
-static bool has_parted(const pp_rank_state_t *inside, const pp_rank_state_t *out)
+/* One rank is inside another collective call than the block that the other one has made as its call of that number.  A
+   block waits for nobody, but all that follow would: so these are blocks, too. */
+static bool has_parted(const pp_rank_state_t *inside, const pp_rank_state_t *other)
 {
     return inside->activity == PP_IN_CALL && inside->call != PP_CALL_EXIT && inside->call != PP_CALL_AWAY
-        && out->activity != PP_IN_CALL && out->call == PP_CALL_AWAY && out->calls == inside->calls + 1;
+        && other->calls > inside->calls && other->calls - other->blocks <= inside->calls;
 }
 
 static void refuse_block(pp_calls_t *calls, int32_t in, const pp_rank_state_t *inside, int32_t out)

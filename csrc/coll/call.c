@@ -52,14 +52,17 @@ void pp_call_finish(pp_calls_t *calls, pp_status_t status)
 {
     calls->status = status;
     calls->finished = true;
-    calls->last = calls->kind;
+    calls->blocks = calls->kind == PP_CALL_AWAY ? calls->blocks + 1 : 0;
     calls->team->in_call = false;
     pp_engine_call_ended(calls->engine);
 }
 
-bool pp_call_is_refused(const pp_calls_t *calls)
+bool pp_call_stands(const pp_calls_t *calls)
 {
-    return (calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE) && calls->finished && calls->status < 0;
+    const bool agreement = calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE;
+    const bool ends = calls->kind == PP_CALL_FLUSH || calls->kind == PP_CALL_DRAIN || calls->kind == PP_CALL_FREE;
+    return calls->finished
+        && ((ends && calls->engine->error == PP_ERR_PEER_FAILED) || (agreement && calls->status < 0));
 }
 
 void pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind)

@@ -4,12 +4,8 @@
 #include <stdlib.h>
 
 /* Ends the call in progress if it is over. */
-static void update(pp_handle_t *handle)
+static void end_call(pp_calls_t *calls)
 {
-    pp_calls_t *calls = pp_calls_of(handle->team);
-    pp_agreement_vote(calls);
-    if (calls->finished)
-        return;
     /* This rank is about to be back: rounds until now were made while it had left.  Not those of the call's own handle:
        it has just been made, or ends. */
     if (calls->agreed)
@@ -22,6 +18,14 @@ static void update(pp_handle_t *handle)
         pp_flush_end_free(calls);
     else if (calls->agreed && calls->kind == PP_CALL_CTX_FREE)
         pp_agreement_end_ctx_free(calls);
+}
+
+static void update(pp_handle_t *handle)
+{
+    pp_calls_t *calls = pp_calls_of(handle->team);
+    pp_agreement_vote(calls);
+    if (!calls->finished)
+        end_call(calls);
     pp_exit_look_again(calls);
 }
 
@@ -33,7 +37,8 @@ static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *mess
 static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_calls_of(handle->team)->agree.series); }
 
 /* Handle 0, on which the ranks vote. */
-static const pp_handle_kind_t agreement = {.update = update, .operation = operation, .replay = replay};
+static const pp_handle_kind_t agreement = {
+    .update = update, .operation = operation, .replay = replay, .is_behind = pp_exit_is_behind};
 
 /* Messages of the context. */
 static void control(void *owner, int32_t peer, const pp_prefix_t *message)
@@ -44,7 +49,7 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
     case PP_MSG_TELL:  pp_ask_told(calls, peer, (const pp_tell_t *)message); break;
     case PP_MSG_CLOSE: calls->closed++; calls->engine->changed = true; break;
     case PP_MSG_EXIT:  pp_exit_peer_exited(calls, peer, message); break;
-    case PP_MSG_GONE:  pp_exit_peer_gone(calls, peer, (const pp_gone_t *)message); break;
+    case PP_MSG_GONE:  pp_exit_peer_gone(calls, peer, message); break;
     }
 }
 

@@ -43,7 +43,7 @@ typedef struct pp_calls {
     pp_team_t     *team;
     pp_engine_t   *engine;
     pp_call_kind_t kind;             /* of the call in progress; PP_CALL_NONE */
-    pp_call_kind_t last;             /* of the call that has ended last */
+    uint64_t       blocks;           /* the calls that have ended last were so many blocks of ctx.away() */
     pp_handle_t   *handle;           /* the call's handle, if it has one */
     bool           finished;         /* the engine has finished the call; pp_call_wait() has not collected it */
     pp_status_t    status;
@@ -63,8 +63,9 @@ typedef struct pp_calls {
 
     /* Peers that have sent their last message, have ended their scripts, have given the context up. */
     int32_t        closed, exited, gone;
-    /* Why the first of these gave it up that had completed an agreement which this rank is in: told when it is over. */
+    /* Why the first of these gave it up: the context fails here when what is complete there is complete here, too. */
     pp_status_t    gone_status;      /* PP_OK: there is none */
+    uint64_t       gone_until_ns;    /* what is not complete by then never will be */
     char           gone_text[PP_ERROR_TEXT + 64];
     bool           closing;          /* this rank has sent its last message: not even an answer may follow it */
     bool           told_gone;
@@ -81,9 +82,10 @@ typedef struct pp_calls {
 pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
-/* The call has ended by an error that all ranks have agreed on, and is not collected.  The context may have failed
-   since, because a rank that was told so earlier has given it up: the error of the call comes first. */
-bool        pp_call_is_refused(const pp_calls_t *calls);
+/* The call has ended by an error that all ranks have agreed on, or with the last round of its handle, and is not
+   collected.  The context may have failed since, because a rank that came out earlier has given it up: what the call has
+   come to comes first. */
+bool        pp_call_stands(const pp_calls_t *calls);
 void        pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind);
 /* Releases what a handle has, and keeps itself until pp_calls_end(). */
 void        pp_call_keep_empty(pp_calls_t *calls, pp_handle_t *handle);
@@ -121,9 +123,11 @@ void        pp_flush_explain(const pp_calls_t *calls, pp_text_t *text);
 void        pp_exit_begin(pp_calls_t *calls);
 /* Tells the peers, once, that this rank no longer takes part. */
 void        pp_exit_tell_gone(pp_calls_t *calls);
-void        pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message);
+void        pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_prefix_t *message);
 void        pp_exit_peer_exited(pp_calls_t *calls, int32_t peer, const pp_prefix_t *message);
-/* An agreement may be over: fails if a peer has given the context up meanwhile. */
+/* The is_behind() of the agreements. */
+bool        pp_exit_is_behind(const pp_handle_t *handle, uint64_t agreed);
+/* Something may be complete: fails if a peer has given the context up, and nothing that is complete there is missing. */
 void        pp_exit_look_again(pp_calls_t *calls);
 bool        pp_exit_is_over(const pp_calls_t *calls);
 

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+/* A rank waits no longer than this for what is complete at another one that gave the context up. */
+enum { GONE_NS = 500000000 };
+
 bool pp_exit_is_over(const pp_calls_t *calls) { return calls->exited + calls->gone >= calls->engine->size - 1; }
 
 static bool in_agreement(const pp_calls_t *calls)
@@ -15,9 +18,10 @@ static bool agreement_interrupted(const pp_calls_t *calls) { return in_agreement
 
 /* The peer has completed the agreement that this rank still waits for.  So all ranks have voted, the peer has sent all
    that it had to send for it, and what is missing comes from others: the agreement will be over here, too. */
-static bool is_ahead(const pp_calls_t *calls, const pp_prefix_t *message)
+bool pp_exit_is_behind(const pp_handle_t *handle, uint64_t agreed)
 {
-    return in_agreement(calls) && !calls->agreed && message->round > calls->agree.round;
+    const pp_calls_t *calls = pp_calls_of(handle->team);
+    return in_agreement(calls) && !calls->agreed && agreed > calls->agree.round;
 }
 
 void pp_exit_begin(pp_calls_t *calls)
@@ -50,39 +54,67 @@ void pp_exit_tell_gone(pp_calls_t *calls)
     for (int32_t peer = 0; !calls->told_gone && !calls->closing && peer < engine->size; peer++) {
         pp_gone_t message = {.prefix = {.kind = PP_MSG_GONE, .round = calls->agree.round}, .status = engine->error};
         memcpy(message.text, engine->error_text, sizeof message.text);
+        PP_FOR_EACH_HANDLE(engine, handle) {
+            pp_prefix_t reached = {.kind = PP_MSG_GONE, .handle = handle->id, .round = handle->kind->next_round(handle)};
+            if (peer != engine->rank)
+                pp_engine_control(engine, peer, &reached, sizeof reached);
+        }
         if (peer != engine->rank)
             pp_engine_control(engine, peer, &message.prefix, sizeof message);
     }
     calls->told_gone = true;
 }
 
-void pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message)
+/* The first peer has given the context up. */
+static void latch(pp_calls_t *calls, int32_t peer, const pp_gone_t *message)
 {
+    /* What it has completed in memory that ranks share is there. */
+    PP_FOR_EACH_HANDLE(calls->engine, handle)
+        if (handle->kind->poll)
+            handle->kind->poll(handle);
+    /* An error that concerns all ranks is passed on as it is, so that all of them show the first cause. */
+    const bool of_all = message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED;
+    calls->gone_status = of_all ? message->status : PP_ERR_PEER_FAILED;
+    calls->gone_until_ns = pp_engine_now(calls->engine) + GONE_NS;
+    if (of_all)
+        snprintf(calls->gone_text, sizeof calls->gone_text, "%s", message->text);
+    else
+        snprintf(calls->gone_text, sizeof calls->gone_text, "rank %d gave the context up: %s", peer, message->text);
+}
+
+void pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_prefix_t *message)
+{
+    pp_handle_t *handle = pp_engine_handle(calls->engine, message->handle);
+    if (handle && handle->gone_at > message->round)
+        handle->gone_at = message->round;
+    if (message->handle > 0)
+        return;
     calls->gone++;
     calls->team->serves = !pp_exit_is_over(calls);
+    if (calls->kind != PP_CALL_EXIT && calls->gone_status == PP_OK && !calls->engine->error)
+        latch(calls, peer, (const pp_gone_t *)message);
     calls->engine->changed = true;
-    if (calls->kind == PP_CALL_EXIT)
-        return;
-    /* An error that concerns all ranks is passed on as it is, so that all of them show the first cause. */
-    const bool   of_all = message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED;
-    pp_status_t  status = of_all ? message->status : PP_ERR_PEER_FAILED;
-    char         text[sizeof calls->gone_text];
-    if (of_all)
-        snprintf(text, sizeof text, "%s", message->text);
-    else
-        snprintf(text, sizeof text, "rank %d gave the context up: %s", peer, message->text);
-    if (!is_ahead(calls, &message->prefix)) {
-        pp_engine_fail(calls->engine, status, "%s", text);
-    } else if (calls->gone_status == PP_OK) {
-        calls->gone_status = status;
-        memcpy(calls->gone_text, text, sizeof text);
-    }
+}
+
+/* Something is under way here that is complete at all ranks which gave the context up.  So they have sent all that they
+   had to send for it, and what is missing comes from others. */
+static bool is_behind(const pp_engine_t *engine)
+{
+    bool behind = false;
+    for (pp_walk_t walk = pp_walk_begin(&engine->handles, 0); pp_walk_on(&engine->handles, &walk);)
+        behind |= walk.here->gone_at != UINT64_MAX && walk.here->kind->is_behind(walk.here, walk.here->gone_at);
+    return behind;
 }
 
 void pp_exit_look_again(pp_calls_t *calls)
 {
-    if (calls->gone_status < 0 && (calls->agreed || !in_agreement(calls)))
-        pp_engine_fail(calls->engine, calls->gone_status, "%s", calls->gone_text);
+    pp_engine_t *engine = calls->engine;
+    if (calls->gone_status == PP_OK)
+        return;
+    if (is_behind(engine) && pp_engine_now(engine) < calls->gone_until_ns)
+        pp_engine_alarm(engine, calls->gone_until_ns);
+    else
+        pp_engine_fail(engine, calls->gone_status, "%s", calls->gone_text);
 }
 
 void pp_exit_peer_exited(pp_calls_t *calls, int32_t peer, const pp_prefix_t *message)
@@ -90,7 +122,7 @@ void pp_exit_peer_exited(pp_calls_t *calls, int32_t peer, const pp_prefix_t *mes
     calls->exited++;
     calls->team->serves = !pp_exit_is_over(calls);
     calls->engine->changed = true;
-    if (in_agreement(calls) && !calls->agreed && !is_ahead(calls, message))
+    if (in_agreement(calls) && !calls->agreed && !pp_exit_is_behind(&calls->agree.handle, message->round))
         pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "this collective call can never complete: rank %d has ended "
                        "its script without freeing the context", peer);
 }

@@ -27,10 +27,28 @@ pp_status_t pp_flush_call_begin(pp_calls_t *calls, pp_handle_t *handle, pp_call_
     return PP_OK;
 }
 
+void pp_flush_parted(const pp_handle_t *handle)
+{
+    pp_engine_fail(handle->engine, PP_ERR_MISMATCH, "handle %u: before this call some ranks have made other calls, or "
+                   "blocks `with ctx.away():`, than others: collective calls must be in the same order on all ranks",
+                   handle->id);
+}
+
+static void check_calls(const pp_handle_t *handle, uint32_t flush_calls)
+{
+    const uint32_t numbers = flush_calls / PP_IN_NUMBER;
+    if (flush_calls & PP_IN_FLUSH && flush_calls & PP_IN_FREE)
+        pp_engine_fail(handle->engine, PP_ERR_MISMATCH, "handle %u: some ranks are in Free, others in Flush or Drain: "
+                       "collective calls must be in the same order on all ranks", handle->id);
+    else if (numbers & (numbers - 1))
+        pp_flush_parted(handle);
+}
+
 static void flushed(pp_team_t *team, pp_handle_t *handle, uint32_t flush_calls)
 {
     pp_calls_t  *calls = pp_calls_of(team);
     pp_engine_t *engine = team->engine;
+    check_calls(handle, flush_calls);
     handle->ended = flush_calls & PP_IN_FREE;
     if (team->exits) {
         /* The other ranks' call is over.  This one stays out, but must not fall behind their count. */

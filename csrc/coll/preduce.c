@@ -189,7 +189,8 @@ static void say(pp_preduce_t *preduce)
 {
     const int32_t  reason = reason_of(preduce);
     /* That it is aside is not over when a call is: no number is said. */
-    const bool     in_call = reason == PP_GROUPS_IN_CALL && !pp_handle_aside(&preduce->handle);
+    const bool     in_call = reason == PP_GROUPS_FLUSHES || reason == PP_GROUPS_FREES
+                          || (reason == PP_GROUPS_IN_CALL && !pp_handle_aside(&preduce->handle));
     const uint64_t call = in_call ? preduce->handle.engine->calls + 1 : 0;
     if (preduce->ended)
         return;
@@ -328,6 +329,9 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
 
+/* The number says nothing of this rank's groups.  A group that is complete at a member has begun at all of them. */
+static bool is_behind(const pp_handle_t *handle, uint64_t round) { return (void)round, !has_retired(handle); }
+
 static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 {
     const pp_preduce_t *preduce = pp_preduce_of(handle);
@@ -341,7 +345,7 @@ static const pp_handle_kind_t kind = {
     .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
     .in_mid_round = in_mid_round, .retired = has_retired, .poll = poll, .has_work = has_work, .begin_work = begin_work,
     .work = work, .worked = worked, .tick = tick, .describe = describe, .explain = explain, .next_round = next_round,
-    .count_buffers = count_buffers,
+    .is_behind = is_behind, .count_buffers = count_buffers,
 };
 
 bool pp_is_preduce(const pp_handle_t *handle) { return handle->kind == &kind; }

@@ -124,7 +124,7 @@ void pp_deliver_round(pp_allreduce_t *coll, pp_outcome_t *outcome)
 {
     pp_team_t *team = coll->handle.team;
     bool flush = outcome->tally.cause == PP_CAUSE_FLUSH;
-    if (pp_handle_flush_call(&coll->handle) == PP_IN_FREE) {
+    if (pp_handle_flush_call(&coll->handle) & PP_IN_FREE) {
         if (flush)
             team->discarded += outcome->own_contributions;
         pp_outcome_free(coll, outcome);

@@ -61,21 +61,11 @@ static void remember_left(pp_allreduce_t *coll, const pp_tally_t *tally, const u
         pp_rounds_mask_copy(coll, coll->left_before, left);
 }
 
-static void check_calls(pp_allreduce_t *coll, const pp_tally_t *tally)
-{
-    if (tally->flush_calls == (PP_IN_FLUSH | PP_IN_FREE))
-        pp_engine_fail(coll->handle.engine, PP_ERR_MISMATCH, "handle %u: some ranks are in Free, others in "
-                       "Flush or Drain: collective calls must be in the same order on all ranks",
-                       coll->handle.id);
-}
-
 void pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left)
 {
     pp_team_t *team = coll->handle.team;
     bool flush = outcome->tally.cause == PP_CAUSE_FLUSH;
     uint32_t flush_calls = outcome->tally.flush_calls;
-    if (flush)
-        check_calls(coll, &outcome->tally);
     remember_left(coll, &outcome->tally, left, flush);
     team->engine->coverage.deadlines += outcome->tally.cause == PP_CAUSE_DEADLINE;
     team->engine->rounds += outcome->round + 1 - coll->completed;

@@ -18,7 +18,7 @@ typedef struct pp_team pp_team_t;
 
 /* What a handle's rounds tell the collective calls of the context. */
 typedef struct pp_team_ops {
-    /* The flush round is complete; the ranks in it were in these calls (pp_flush_calls_t). */
+    /* The flush round is complete; the ranks in it were in these calls (pp_flush_calls()). */
     void (*flushed)(pp_team_t *, pp_handle_t *, uint32_t flush_calls);
     /* Another round than the flush is complete: a step of a Drain may have something to give. */
     void (*stepped)(pp_team_t *, pp_handle_t *);
@@ -109,12 +109,10 @@ static inline bool pp_handle_flushes(const pp_handle_t *handle)
                        : handle->leaving != PP_STAYS && team->engine->calls_heard <= team->engine->calls;
 }
 
-/* Which of pp_flush_calls_t this rank is in; 0: neither, or it is out. */
+/* In which call this rank ends the rounds, as pp_flush_calls(); 0: in none, or it is out. */
 static inline uint32_t pp_handle_flush_call(const pp_handle_t *handle)
 {
-    return handle->team->exits || handle->leaving == PP_STAYS ? 0
-         : handle->leaving == PP_FREES                        ? PP_IN_FREE
-                                                              : PP_IN_FLUSH;
+    return pp_flush_calls(handle->team->exits ? PP_STAYS : handle->leaving, handle->engine->calls);
 }
 
 /* This rank has left by patience, or for a blocking call of the application that the library sees.  No count of calls
@@ -160,5 +158,7 @@ void        pp_team_publish_presence(const pp_team_t *team);
         for (pp_handle_t *handle = pp_walk_.here; handle; handle = NULL)
 
 void pp_team_close(pp_team_t *team);
+/* Ranks end the handle's rounds by calls of different numbers. */
+void pp_flush_parted(const pp_handle_t *handle);
 
 #endif

@@ -249,6 +249,7 @@ pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_
         return pp_fail(PP_ERR_MEMORY, "no memory for another handle");
     handle->engine = engine;
     handle->id = id;
+    handle->gone_at = UINT64_MAX;
     return PP_OK;
 }
 

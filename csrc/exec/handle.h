@@ -107,6 +107,8 @@ typedef struct pp_handle_kind {
     /* Adds a line for each thing that keeps its rounds from going on here. */
     void        (*explain)(pp_handle_t *, pp_text_t *text);
     uint64_t    (*next_round)(const pp_handle_t *);       /* the round that completes next here */
+    /* Whether something is under way here that was complete at a peer whose next_round() was `round`. */
+    bool        (*is_behind)(const pp_handle_t *, uint64_t round);
     void        (*count_buffers)(const pp_handle_t *, pp_held_t *sum);    /* adds */
 } pp_handle_kind_t;
 
@@ -130,6 +132,7 @@ struct pp_handle {
     bool               waits_as_mpi; /* nothing but a collective call of the context lets this rank leave it */
     bool               unready;      /* what it is made with is on its way from a device: the rank does not vote yet */
     bool               ended;        /* the other ranks have freed it while this rank was out */
+    uint64_t           gone_at;      /* the lowest next_round() of the peers that gave the context up; UINT64_MAX: none */
     struct {
         pp_request_state_t state;
         bool     timed_out;          /* its last Wait ended by its timeout: a Start may add to what is pending */

@@ -23,7 +23,8 @@ typedef enum pp_message_kind {
     PP_MSG_CLOSE,        /* the sender's last message in this context */
     /* prefix.round of these: the number of agreements (coll/calls.h) that the sender has completed. */
     PP_MSG_EXIT,         /* the sender's script has ended; it only serves from now on */
-    PP_MSG_GONE          /* the sender gave the context up because of an exception or an error */
+    PP_MSG_GONE          /* the sender gave the context up because of an exception or an error.  Before it come others of
+                            this kind, without a text, one of each handle: prefix.round is the handle's next_round() */
 } pp_message_kind_t;
 
 enum {
@@ -41,9 +42,6 @@ typedef struct pp_prefix {
     uint32_t tag;        /* OPERATION: the receiver's RECV vertex */
     uint32_t bulk_tag;
 } pp_prefix_t;
-
-/* All ranks must end a handle's rounds by calls of one kind.  A rank that is out goes along with either. */
-typedef enum pp_flush_calls { PP_IN_FLUSH = 1, PP_IN_FREE = 2 } pp_flush_calls_t;
 
 typedef struct pp_report {
     pp_prefix_t prefix;

@@ -333,6 +333,19 @@ static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
     return settle(call, rank);
 }
 
+/* Says so if another rank is in a Flush, or a Free, of another number. */
+static void compare_calls(const pp_groups_call_t *call, int32_t rank)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    for (int32_t other = 0; other < call->groups->plan.ranks; other++) {
+        const pp_groups_rank_t *o = pp_groups_rank(call->groups, other);
+        if (o->left && o->reason == r->reason && o->call != r->call)
+            call->hearer->tell(call->hearer->arg,
+                               &(pp_groups_action_t){.kind = PP_GROUPS_DIFFER, .rank = rank > other ? rank : other,
+                                                     .other = rank > other ? other : rank});
+    }
+}
+
 /* Some rank has completed the call for which a rank has left. */
 static bool is_over(const pp_groups_t *g, int32_t reason, uint64_t in_call)
 {
@@ -358,6 +371,8 @@ static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t nu
     r->call = in_call;
     if (!had_left)
         status = go_away(call, rank);
+    if (reason == PP_GROUPS_FLUSHES || reason == PP_GROUPS_FREES)
+        compare_calls(call, rank);
     conclude(call);
     return status;
 }

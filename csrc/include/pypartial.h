@@ -234,9 +234,9 @@ int32_t     pp_ctx_link(const pp_ctx_t *ctx);
    of other threads that have begun before fail by PP_ERR_STATE. */
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx);
 
-/* Local; for leaving because of an exception.  Stops the progress thread and latches an error that every later call
-   returns.  MPI_Finalize tells the other ranks and releases the memory; calls of its handles are refused then, too. */
-void        pp_ctx_abandon(pp_ctx_t *ctx);
+/* Local; for leaving because of an exception.  Latches an error of this text, which every later call returns, and stops
+   the progress thread.  The others fail by PP_ERR_PEER_FAILED when they have completed what is complete here. */
+void        pp_ctx_abandon(pp_ctx_t *ctx, const char *why);
 
 /* Local.  Frees a context whose collective release has succeeded; does nothing with any other.  NULL is fine.  No other
    thread may be in a call of the context, or begin one: pp_question_close(), too. */
@@ -247,7 +247,6 @@ void        pp_ctx_release(pp_ctx_t *ctx);
    PP_ERR_STATE: no call was begun, or this rank is between pp_away_begin() and pp_away_end(). */
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us);
 
-/* Local. */
 int32_t     pp_ctx_rank(const pp_ctx_t *ctx);
 int32_t     pp_ctx_size(const pp_ctx_t *ctx);
 
@@ -387,9 +386,10 @@ pp_status_t pp_start(pp_handle_t *coll);
 /* Blocking: collects the request.  PP_OK: the result is in the `recv` pieces, and *result is filled (`result` may be
    NULL).  Until then the calling thread helps the engine along and sleeps, for at most `timeout_us` (< 0: no limit).
    PP_PENDING: the time is over; the request stays as it is, but parts of a result may be in the `recv` pieces.
-   Without a request it gives what was not given yet.  PP_ERR_STATE: nothing is there to give, or this rank is away. */
+   Without a request it gives what was not given yet.  PP_ERR_STATE: nothing is there to give, or this rank is away.
+   pp_test(): with timeout 0, never sleeps.  pp_await(): does not collect; PP_OK: it is complete, or there is no request. */
 pp_status_t pp_wait(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result);
-/* pp_wait() with timeout 0: never sleeps. */
+pp_status_t pp_await(pp_handle_t *coll, int64_t timeout_us);
 pp_status_t pp_test(pp_handle_t *coll, pp_result_t *result);
 /* Local; PP_EACH only.  Gives the next complete round that was not given yet; PP_PENDING: there is none.
    PP_ERR_STATE: a request is not collected, or the handle delivers otherwise. */
@@ -510,7 +510,7 @@ typedef enum pp_groups_action_kind {
     PP_GROUPS_FLUSH,           /* all members, which are the ranks that flush, average their parts with equal weights.
                                   Their outstanding requests are over, and they are back */
     PP_GROUPS_END,             /* all ranks free the handle */
-    PP_GROUPS_DIFFER           /* GIVEN: the ranks `rank` and `other` wait for different groups that contain both */
+    PP_GROUPS_DIFFER           /* `rank` and a higher `other` wait for different groups with both; a lower: are in different calls */
 } pp_groups_action_kind_t;
 
 typedef struct pp_groups_action {
@@ -640,8 +640,8 @@ typedef struct pp_rank_state {
     int32_t  answered;         /* 0: no answer yet (the rank has died, or computes with progress="caller"): all is 0 */
     int32_t  activity;         /* pp_activity_t */
     uint32_t handle;           /* what it waits on */
-    uint32_t call;             /* the collective call that it is in, or has completed last; 0: none */
-    uint64_t round, calls;     /* `calls`: collective calls that it has completed in this context */
+    uint32_t call;             /* the collective call that it is in; 0: none */
+    uint64_t round, calls, blocks;        /* `calls`: it has completed so many; the last `blocks` were ctx.away() */
     uint32_t last, last_handle;           /* the call of any kind that the application has made last */
     /* Of the handle asked about: */
     uint64_t completed, joined, taken;    /* rounds; `taken`: given to the application */

@@ -108,8 +108,8 @@ pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_
    ranks' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
 
-/* The rank's script ends, as if MPI were finalised: it serves the others, or, if its context has failed or was given up
-   (pp_ctx_abandon()), tells them so.  PP_ERR_STATE: the ranks share memory. */
+/* The rank's script ends, as if MPI were finalised: it serves the others, or, if its context has failed, tells them so.
+   PP_ERR_STATE: the ranks share memory. */
 pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank);
 
 /* As pp_aside_begin() and pp_aside_end(), of one context. */

@@ -253,6 +253,12 @@ bool pp_node_out(const pp_node_t *node, int32_t index)
     return atomic_load(&node->commons->presence[index].shown) & PP_PRESENCE_OUT;
 }
 
+uint64_t pp_node_calls_of(const pp_node_t *node, int32_t index)
+{
+    PP_STEP("decide");
+    return atomic_load(&node->commons->presence[index].shown) >> PP_PRESENCE_CALLS_SHIFT;
+}
+
 uint64_t pp_node_calls(const pp_node_t *node)
 {
     PP_STEP("decide");

@@ -107,8 +107,9 @@ bool     pp_node_anybody_away(const pp_node_t *node);
 bool     pp_node_left(const pp_node_t *node, int32_t index);
 bool     pp_node_waits(const pp_node_t *node, int32_t index);
 bool     pp_node_out(const pp_node_t *node, int32_t index);
-/* The most collective calls that a rank of this node has completed. */
+/* The most collective calls that a rank of this node has completed; and those of one rank. */
 uint64_t pp_node_calls(const pp_node_t *node);
+uint64_t pp_node_calls_of(const pp_node_t *node, int32_t index);
 /* The collective call with this number is over for all ranks that are in it. */
 void     pp_node_call_over(pp_node_t *node, uint64_t calls);
 /* A rank of another node has completed `calls` calls: a rank of this node that has not, and is inside, has not left. */

@@ -140,7 +140,7 @@ static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_allreduce_t *coll)
             pp_make_way(ctx);
         PP_TRY(pp_engine_check(&ctx->engine));
     }
-    return pp_engine_check(&ctx->engine);
+    return PP_OK;
 }
 
 /* Lets the application read the result in place, if that is possible.  The memory stays mapped while the keeper lives.

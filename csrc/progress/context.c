@@ -2,6 +2,7 @@
 #define _GNU_SOURCE   /* PTHREAD_MUTEX_ADAPTIVE_NP */
 #include "kept.h"
 #include "vault.h"
+#include "wait_parts.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -125,17 +126,18 @@ void pp_ctx_teardown(pp_ctx_t *ctx)
 }
 
 /* Begins and ends as a call does, because another thread may free the context, or end MPI, meanwhile. */
-void pp_ctx_abandon(pp_ctx_t *ctx)
+void pp_ctx_abandon(pp_ctx_t *ctx, const char *why)
 {
+    enum { TELL_US = 100000 };       /* time for payloads on their way, which no thread moves afterwards */
     if (pp_lock(ctx) < 0)
         return;
     if (!ctx->abandoned) {
+        ctx->abandoned = true;
+        pp_engine_fail(&ctx->engine, PP_ERR_STATE, "%s", why);
+        pp_tell_failure(ctx, TELL_US);
         pthread_mutex_unlock(&ctx->lock);
         pp_thread_stop(ctx);
         pthread_mutex_lock(&ctx->lock);
-        ctx->abandoned = true;
-        if (!ctx->freed)             /* meanwhile */
-            pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
     }
     ctx->inside--;
     pthread_mutex_unlock(&ctx->lock);

@@ -136,7 +136,8 @@ void pp_tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
         return;
     pp_exit_tell_gone(&ctx->calls);
     ctx->engine.transport->ops->ring(ctx->engine.transport);
-    for (uint64_t begin = pp_now_us(); !ctx->stop && pp_now_us() - begin < limit_us && !pp_mpi_all_told(ctx->mpi);) {
+    for (uint64_t begin = ctx->mpi ? pp_now_us() : 0; ctx->mpi && !ctx->stop && pp_now_us() - begin < limit_us
+                                                      && !(pp_mpi_all_told(ctx->mpi) && pp_mpi_has_sent(ctx->mpi));) {
         pthread_mutex_unlock(&ctx->lock);
         usleep(TELL_PAUSE_US);
         pthread_mutex_lock(&ctx->lock);

@@ -106,6 +106,16 @@ int pp_mpi_advance(pp_mpi_t *mpi)
     return events;
 }
 
+bool pp_mpi_has_sent(pp_mpi_t *mpi)
+{
+    bool sends = false;
+    if (mpi->failure == PP_OK)
+        pp_mpi_advance(mpi);
+    for (size_t i = 0; mpi->failure == PP_OK && i < mpi->outstanding; i++)
+        sends |= mpi->owners[i].bulk && !mpi->owners[i].receives;
+    return !sends;
+}
+
 pp_status_t pp_mpi_complete_sends(pp_mpi_t *mpi)
 {
     int count = (int)mpi->outstanding;

@@ -100,6 +100,8 @@ void     pp_mpi_look_after(pp_mpi_t *mpi);
 /* After a failure: whether every rank that lives has shown that it knows.  Polls, because no other function does any
    more. */
 bool     pp_mpi_all_told(pp_mpi_t *mpi);
+/* Polls; whether no payload of this rank is on its way to others.  True after a failure. */
+bool     pp_mpi_has_sent(pp_mpi_t *mpi);
 
 /* Rings this rank's own doorbell: wakes the threads that sleep on it. */
 void     pp_mpi_ring_self(pp_mpi_t *mpi);

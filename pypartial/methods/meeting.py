@@ -48,7 +48,7 @@ class Meeting:
         self._means = ctx.Allreduce_init(
             None, self._vector, policy=Full(), deliver="latest", average="contributors"
         )
-        with ctx.away():
+        with ctx._away():
             self._comm: MPI.Comm = ctx.comm.Dup()
 
     @contextmanager
@@ -63,7 +63,7 @@ class Meeting:
                 f"the ranks cannot meet: the script of rank {missing} has ended without freeing "
                 "the context"
             )
-        with self._ctx.away():
+        with self._ctx._away():
             yield
 
     def copy(self, array: npt.NDArray[Any]) -> None:

@@ -194,8 +194,7 @@ class Requests:
         return DONE
 
     def _abandon(self, rank: int, context: int) -> Poll:
-        assert not self.memory
-        lib.pp_ctx_abandon(self.contexts[context][rank])
+        lib.pp_ctx_abandon(self.contexts[context][rank], b"an exception")
         return DONE
 
     def _end_script(self, rank: int, context: int) -> Poll:

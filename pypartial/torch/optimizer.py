@@ -567,7 +567,7 @@ class DistributedOptimizer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Finish; after an exception abandon the context, which communicates nothing."""
+        """Finish; after an exception give the context up, which waits for nobody."""
         if self._has_finished:
             return
         block = "the with block of DistributedOptimizer"

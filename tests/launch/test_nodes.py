@@ -11,7 +11,7 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 120
 QUICK_S = 60  # far below the limit, generous for a busy machine
 GO_ON = ["--runtime-options", "recoverable,continuous"]  # the launcher does not end the job
-GAVE_UP = "gave the context up: the context was given up because of an exception"
+GAVE_UP = "gave the context up: an exception left its with block (KeyboardInterrupt)"
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 

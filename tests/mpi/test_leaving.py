@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -112,6 +113,45 @@ def test_nothing_of_the_context_works_while_a_rank_is_away(comm, ctx):
     request.Start()
     request.Wait(timeout=60)
     request.Free()
+
+
+def test_away_needs_a_thread(comm):
+    """Refused before anything is communicated; the context goes on."""
+    with pp.Context(comm, progress="caller") as ctx:
+        with pytest.raises(pp.Error, match=r"away.* is not possible with progress='caller'"):
+            ctx.away()
+        assert comm.allreduce(1) == comm.size
+        request = ctx.Allreduce_init(None, np.zeros(2), policy=pp.Full())
+        request.Start()
+        request.Wait(timeout=60)
+
+
+@pytest.mark.parametrize("warnings_are", ["errors", "warnings"])
+@pytest.mark.parametrize("kind", ["rounds", "groups"])
+def test_the_end_of_a_block_frees_what_is_alive(comm, transport, kind, warnings_are, caplog):
+    """In the order of making; what is discarded is told, and leaves no rank behind."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("error" if warnings_are == "errors" else "always")
+        with pp.Context(comm, transport=transport) as ctx:
+            requests = [
+                ctx.Allreduce_init(np.ones(2), np.zeros(2), policy=pp.Solo())
+                if kind == "rounds"
+                else ctx.Preduce_init(np.zeros(2), pp.groups.Table([[range(comm.size)]]))
+                for _ in range(3)
+            ]
+            requests[1].Free()
+            if comm.rank == 1 or kind == "groups":
+                requests[2].Start()
+                requests[2].Wait()
+            comm.Barrier()
+            if comm.rank == 0 and kind == "rounds":  # late: it is in no round
+                requests[2].Start()
+    texts = [str(one.message) for one in seen] + [record.message for record in caplog.records]
+    told = [text for text in texts if "discarded 1 contributions of rank 0" in text]
+    assert len(told) == (comm.rank == 0 and kind == "rounds"), texts
+    for request in requests:
+        with pytest.raises(pp.Error, match="freed"):
+            request.Start()
 
 
 def test_entering_and_leaving_wait_for_nobody(comm, ctx):

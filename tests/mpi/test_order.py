@@ -84,6 +84,22 @@ def test_a_block_that_one_rank_makes_alone(comm, lost):
             request.Wait()
 
 
+@pytest.mark.parametrize("call", ["Flush", "Free"])
+@pytest.mark.parametrize("kind", ["rounds", "random", "table"])
+def test_one_block_more_on_one_rank(comm, lost, kind, call):
+    """All ranks are in the same call after it; but it is another one of each context."""
+    if kind == "rounds":
+        request = lost.Allreduce_init(np.ones(4), np.zeros(4))
+    else:
+        groups = pp.groups.Random(2) if kind == "random" else pp.groups.Table([[range(comm.size)]])
+        request = lost.Preduce_init(np.ones(4), groups=groups)
+    with pytest.raises(pp.MismatchError, match=rf"`with ctx.away\(\):`.*{ORDER}"):
+        for _ in range(1 + (comm.rank == comm.size - 1)):
+            with lost.away():  # others may be in the call already, and see it
+                pass
+        getattr(request, call)()
+
+
 def test_handles_after_a_mismatch(comm, ctx):
     """A call that failed on all ranks leaves them alike: the next handle is the same everywhere."""
     with pytest.raises(pp.MismatchError, match="rank 0 has Free of the context, rank 1 has 3 el"):

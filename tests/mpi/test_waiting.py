@@ -465,6 +465,58 @@ def test_ctrl_c_in_wait(comm, ctx, gate):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("second", ["rounds", "groups", "communicators"])
+@pytest.mark.parametrize("ends", ["timeout", "interrupt"])
+def test_a_waitall_that_ended_early_is_repeated(comm, ctx, gate, second, ends):
+    """What was complete is not collected before all is: result and status come with the rest."""
+    firsts, model = np.zeros(comm.size, "i8"), np.full(3, float(comm.rank))
+    mine = np.arange(comm.size) == comm.rank
+    a = ctx.Allreduce_init(mine.astype("i8"), firsts, policy=pp.Solo(), deliver="each")
+    if second == "rounds":
+        b = ctx.Allreduce_init(model.copy(), model, policy=pp.Full(), average="size")
+    else:
+        backend = "comm" if second == "communicators" else "auto"
+        b = ctx.Preduce_init(model, pp.groups.Table([[range(comm.size)]]), backend=backend)
+    statuses = [pp.Status(), pp.Status()]
+    if comm.rank == 0:
+        pp.Startall([a, b])
+        for _ in range(3):
+            if ends == "timeout":
+                with pytest.raises(pp.TimeoutError, match="handle 2"):
+                    pp.Waitall([a, b], statuses, timeout=0.1)
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    timer = interrupt_soon(0.1)
+                    pp.Waitall([a, b], statuses)
+                timer.join()
+        assert statuses == [pp.Status(), pp.Status()]
+    gate.Barrier()
+    if comm.rank != 0:
+        pp.Startall([a, b])
+    pp.Waitall([a, b], statuses, timeout=60)
+    assert model.tolist() == [(comm.size - 1) / 2] * 3
+    assert statuses[0].round == 0
+    assert statuses[0].contributors == (0,)
+    assert firsts.tolist() == [1] + [0] * (comm.size - 1)
+    with pytest.raises(pp.Error, match="nothing was started"):
+        b.Wait()
+    if second == "rounds" and ends == "timeout":  # all may be started again after a timeout
+        if comm.rank == 0:
+            pp.Startall([b])
+            with pytest.raises(pp.TimeoutError):
+                pp.Waitall([b], timeout=0)
+            pp.Startall([b])
+        gate.Barrier()
+        if comm.rank != 0:
+            b.Start()
+        pp.Waitall([b])
+    for _ in a.Drain():
+        pass
+    b.Free()
+    a.Free()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_several_threads_wait_on_several_handles(comm, ctx):
     """One thread a handle: they share the context's lock and doorbell."""
     number = 3

@@ -8,18 +8,24 @@ import pytest
 from test_collective_calls import attempt
 
 from pypartial._core_sim import lib
-from pypartial.policy import Full, Quorum, Solo
+from pypartial.policy import Full, Majority, Quorum, Solo
 from pypartial.sim.handle import Options
+from pypartial.sim.preduce_handle import PreduceOptions
 from pypartial.sim.world import World
 
 LATENCIES = (500, 200_000)  # messages of different ranks overtake each other by far
 SIZES = [2, 3, 4, 5, 8, 13]
 
 
-def run(size, seed, program):
+# In messages, on one node, on nodes of two ranks.
+WAYS = {"messages": (), "memory": (300, 3000), "nodes": (300, 3000, 2)}
+
+
+def run(size, seed, program, memory=()):
     """Run a program with the ranks' errors, the last of each, as its second argument."""
     errors = {}
-    World(size, seed=seed, latency=LATENCIES).run([program(r, errors) for r in range(size)])
+    world = World(size, seed=seed, latency=LATENCIES, memory=memory)
+    world.run([program(r, errors) for r in range(size)])
     return errors
 
 
@@ -101,3 +107,68 @@ def test_a_rank_that_gives_up_after_an_init_is_told_of_when_that_is_over(size, s
     assert sorted(errors) == [rank for rank in range(size) if rank != seed % size]
     assert {error.status for error in errors.values()} == {lib.PP_ERR_PEER_FAILED}
     assert all(f"rank {seed % size} gave the context up" in e.text for e in errors.values())
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["rounds", "given", "table"])
+def test_what_is_complete_where_a_rank_gives_up_is_complete_elsewhere(kind, size, seed, way):
+    """Rounds or groups, and a Flush; then every call fails, also where other ranks fail first."""
+    results = {rank: [] for rank in range(size)}
+    everybody, leaver, last = tuple(range(size)), seed % size, 1 + seed % 4
+
+    def make():
+        algorithm = ("auto", "ring", "rabenseifner")[seed % 3] if way == "messages" else "auto"
+        if kind == "rounds":
+            return ("init", Options(count=40, policy=Full(), algorithm=algorithm))
+        return ("groups_init", PreduceOptions(kind, count=40, table=((everybody,),)))
+
+    def start(handle):
+        if kind == "rounds":
+            return ("start", handle)
+        return ("groups_start", handle, 0, everybody if kind == "given" else None)
+
+    def program(rank, errors):
+        handle = yield make()
+        (handle.send if kind == "rounds" else handle.recv)[:] = rank
+        for step in range(100):
+            calls = [start(handle), ("wait", handle)]
+            if step == last:
+                calls[:0] = [("flush", handle)] if seed % 2 else []
+            for call in calls:
+                if rank == leaver and step == last and call[0] != "flush":
+                    yield ("abandon",)
+                    return
+                got = yield from attempt(errors, rank, call)
+                if rank in errors:
+                    return
+                if got is not None:
+                    results[rank].append((got.round, got.data))
+
+    errors = run(size, seed, program, WAYS[way])
+    assert sorted(errors) == [rank for rank in range(size) if rank != leaver]
+    assert {error.status for error in errors.values()} == {lib.PP_ERR_PEER_FAILED}
+    assert all(f"rank {leaver} gave the context up" in e.text for e in errors.values())
+    assert all(seen == results[leaver] for seen in results.values()), results
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_that_give_up_one_after_the_other_leave_nobody_waiting(size, seed, way):
+    """Under Solo some rounds may complete without them, which the last ranks must not wait for."""
+    policy = (Solo(), Majority(), Quorum(max(1, size - 1)))[seed % 3]
+
+    def program(rank, errors):
+        handle = yield from attempt(errors, rank, ("init", Options(policy=policy)))
+        for _ in range((rank * 7 + seed) % (size + 2)):
+            if rank not in errors:
+                yield from attempt(errors, rank, ("start", handle))
+            if rank in errors:
+                break
+            yield from attempt(errors, rank, ("wait", handle))
+        yield ("abandon",)
+
+    errors = run(size, seed, program, WAYS[way])
+    assert {error.status for error in errors.values()} <= {lib.PP_ERR_PEER_FAILED}

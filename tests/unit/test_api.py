@@ -270,6 +270,9 @@ class Core:
         self.pending = max(self.pending - 1, 0)
         return 1 if self.pending else self.status
 
+    def pp_await(self, coll, timeout_us):
+        return self.pp_wait(coll, timeout_us, None)
+
     def pp_wait_slice(self, coll):
         return self.pp_wait(coll, _native.SLICE_US, None)
 

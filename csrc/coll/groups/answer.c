@@ -69,15 +69,18 @@ void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls)
     if (!team->exits)
         preduce->said = PP_GROUPS_HERE;      /* the machine knows that the call is over */
     preduce->said_call = 0;
-    preduce->ended = flush_calls == PP_IN_FREE;
+    preduce->ended = flush_calls & PP_IN_FREE;
     team->ops->flushed(team, &preduce->handle, flush_calls);
 }
 
 void pp_preduce_differ(pp_preduce_t *preduce, int32_t rank, int32_t other)
 {
-    pp_engine_fail(preduce->handle.team->engine, PP_ERR_MISMATCH, "handle %u: ranks %d and %d have started different "
-                   "groups that contain both of them: all members of a group must give the same list",
-                   preduce->handle.id, rank, other);
+    if (rank > other)
+        pp_flush_parted(&preduce->handle);
+    else
+        pp_engine_fail(preduce->handle.team->engine, PP_ERR_MISMATCH, "handle %u: ranks %d and %d have started different "
+                       "groups that contain both of them: all members of a group must give the same list",
+                       preduce->handle.id, rank, other);
 }
 
 void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from, size_t count, double weight,

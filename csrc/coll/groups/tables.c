@@ -168,7 +168,9 @@ static void join_call(pp_preduce_t *preduce)
 
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
-    tables_t *tables = ((pp_preduce_t *)owner)->tables;
+    pp_preduce_t *preduce = owner;
+    tables_t     *tables = preduce->tables;
+    share->tally.flush_calls = pp_handle_flush_call(&preduce->handle);
     share->null = !instance->context;
     if (share->null)
         return;
@@ -199,7 +201,7 @@ static void describe(pp_preduce_t *preduce, const pp_instance_t *instance, int32
         pp_preduce_describe(preduce, serial, 0, 0, count, tables->members, tables->weights);
 }
 
-static void flush(pp_preduce_t *preduce)
+static void flush(pp_preduce_t *preduce, uint32_t flush_calls)
 {
     tables_t *tables = preduce->tables;
     if (++tables->flushes >> FLUSHES_BITS)
@@ -210,7 +212,7 @@ static void flush(pp_preduce_t *preduce)
     tables->flushed = preduce->handle.engine->changed = true;
     if (tables->missed_capacity)
         memset(tables->missed, 0, tables->missed_capacity * sizeof *tables->missed);
-    pp_preduce_flushed(preduce, PP_IN_FLUSH);
+    pp_preduce_flushed(preduce, PP_IN_FLUSH | flush_calls);
 }
 
 static void on_done(void *owner, pp_instance_t *instance)
@@ -227,9 +229,9 @@ static void on_done(void *owner, pp_instance_t *instance)
         describe(preduce, instance, count);
     }
     if (k == K_FLUSH) {
-        flush(preduce);
+        flush(preduce, instance->registers[0].tally.flush_calls);
     } else if (k == K_END) {
-        pp_preduce_flushed(preduce, PP_IN_FREE);
+        pp_preduce_flushed(preduce, PP_IN_FREE | instance->registers[0].tally.flush_calls);
     } else if (instance->context) {
         tables->running = false;
         pp_preduce_complete(preduce);

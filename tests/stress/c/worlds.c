@@ -373,7 +373,7 @@ static void mistakes(void)
     settle(sim);
     for (int r = 0; r < ranks; r++)
         CHECK(pp_call_wait(pp_sim_ctx(sim, r), 0) == PP_ERR_STATE, "a live handle");
-    pp_ctx_abandon(pp_sim_ctx(sim, 0));
+    pp_ctx_abandon(pp_sim_ctx(sim, 0), "an exception");
     CHECK(pp_start(coll[0]) == PP_ERR_STATE, "a context that was given up");
     MUST(pp_start(coll[1]));
     settle(sim);
