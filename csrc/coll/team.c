@@ -104,7 +104,8 @@ void pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t p
     team->has_note = true;
     snprintf(team->patience_note, sizeof team->patience_note,
              "rank %d held up %s of handle %u for its patience of %.3g s, and then left it to the others: it %s. Make blocking "
-             "calls of all ranks through ctx.comm, or put them into `with ctx.away():`, to spare the other ranks that time",
+             "calls of all ranks through ctx.comm, average by optimizer.mean(), or put calls into `with ctx.away():`, to "
+             "spare the other ranks that time",
              handle->engine->rank, held, handle->id, (double)patience_ns * 1e-9, doing);
 }
 

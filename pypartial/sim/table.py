@@ -12,7 +12,7 @@ from .skew import Row
 
 _COLUMNS = (
     *(Column("ranks"), Column("size"), Column("policy", numbers=False), Column("step")),
-    *(Column("p50", 5), Column("p99", 4), Column("x"), Column("latency", 3), Column("x", 3)),
+    *(Column("p50", 5), Column("p99", 4), Column("x"), Column("latency", 3), Column("x latency", 3)),
     *(Column("active"), Column("expected", 6), Column("stale", 1), Column("msgs", 7)),
     *(Column("bytes", 7), Column("idle", 2)),
 )

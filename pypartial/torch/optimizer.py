@@ -504,8 +504,9 @@ class DistributedOptimizer:
     def mean(self, value: Any) -> Any:
         """Return the mean of a number or a tensor over the ranks that have not finished.
 
-        Blocking. All ranks that have not begun `finish` call it, at the same place of their loops:
-        the others are not waited for, and do not count. Use it for a metric. While a rank waits
+        Blocking. All ranks that have not begun `finish` call it, at the same place of their loops.
+        A rank that is in another collective call, such as `finish` or `flush`, is not waited for,
+        and does not count. Use it for a metric. While a rank waits
         here the rounds go on without it. With ``EagerSGD(sync_every=...)``, and with `overlap` in
         `Synchronous` and ``EagerSGD(Full())``, it is a `flush` as well.
 
@@ -525,7 +526,7 @@ class DistributedOptimizer:
             If `value` is neither, or a tensor of integers or complex numbers; nothing was
             communicated.
         MismatchError
-            If ranks average values of different shapes or types, or call it at different places.
+            If ranks average values of different shapes or types.
         Error
             After `finish`; where it is a flush, as `flush`.
         PeerFailedError
