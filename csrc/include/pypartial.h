@@ -387,7 +387,7 @@ pp_status_t pp_start(pp_handle_t *coll);
    NULL).  Until then the calling thread helps the engine along and sleeps, for at most `timeout_us` (< 0: no limit).
    PP_PENDING: the time is over; the request stays as it is, but parts of a result may be in the `recv` pieces.
    Without a request it gives what was not given yet.  PP_ERR_STATE: nothing is there to give, or this rank is away.
-   pp_test(): with timeout 0, never sleeps.  pp_await(): does not collect; PP_OK: it is complete, or there is no request. */
+   pp_test(): never sleeps.  pp_await(): does not collect; PP_OK: the request is complete, or there is none. */
 pp_status_t pp_wait(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_await(pp_handle_t *coll, int64_t timeout_us);
 pp_status_t pp_test(pp_handle_t *coll, pp_result_t *result);
@@ -510,13 +510,13 @@ typedef enum pp_groups_action_kind {
     PP_GROUPS_FLUSH,           /* all members, which are the ranks that flush, average their parts with equal weights.
                                   Their outstanding requests are over, and they are back */
     PP_GROUPS_END,             /* all ranks free the handle */
-    PP_GROUPS_DIFFER           /* `rank` and a higher `other` wait for different groups with both; a lower: are in different calls */
+    PP_GROUPS_DIFFER           /* `rank` and a higher `other` wait for different groups; a lower: they are in other calls */
 } pp_groups_action_kind_t;
 
 typedef struct pp_groups_action {
     int32_t  kind;             /* pp_groups_action_kind_t */
     int32_t  rank;             /* COMPLETE, ALONE, DIFFER */
-    int32_t  other;            /* DIFFER: the higher of the two */
+    int32_t  other;            /* DIFFER */
     int32_t  kept;             /* BEGIN: the number under which the members keep a communicator, 0..cache - 1; -1: none,
                                   as always where a group has one member */
     uint64_t serial;           /* BEGIN, COMPLETE, FLUSH: groups and flushes are numbered from 1, in the order in which
