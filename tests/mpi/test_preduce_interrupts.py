@@ -176,7 +176,7 @@ def test_ctrl_c_while_mpi_averages(comm, ctx, name):
     assert request.Free() == 0
 
 
-@pytest.mark.parametrize("backend", ["node", "schedule", "comm"])
+@pytest.mark.parametrize("backend", ["auto", "schedule", "comm"])
 def test_ctrl_c_at_every_place_of_a_step(comm, ctx, backend):
     """A gradient is applied once, and the next step goes on.
 
