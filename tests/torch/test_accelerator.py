@@ -283,7 +283,9 @@ def test_lists_that_are_copied_have_one_type(monkeypatch):
 def test_a_piece_keeps_gradients_of_other_streams(last, monkeypatch):
     """The one that starts it copies them all; their memory may be given back before."""
     home, ctx = Recorder(), SimpleNamespace(rank=0, Allreduce_init=lambda *_, **__: request)
-    request = SimpleNamespace(Start=lambda: home.log.append("start"), _collected=bytes)
+    request = SimpleNamespace(
+        Start=lambda: home.log.append("start"), _collected=bytes, _is_outstanding=bool
+    )
     monkeypatch.setattr(accelerator, "find", lambda parameters: home)
     parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
     places = [(str(n), parameter) for n, parameter in enumerate(parameters)]
