@@ -148,8 +148,7 @@ def test_an_update_of_a_round_that_raises(comm, make, call):
         with pytest.raises(KeyError, match="mine"):
             training.worker.step(training.gradient(1, training.worker.gradient), fail)
         assert training.worker.rounds == len(training.applied)
-        with ctx.away():  # this rank gives up the context below
-            comm.Barrier()
+        ctx.comm.Barrier()  # this rank gives up the context below
         if call == "step":
             training.step(1)
         getattr(training.worker, call)()
@@ -178,8 +177,7 @@ def test_an_interrupt_behind_a_round(comm, make, where, call, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 training.worker.flush()
             monkeypatch.undo()
-        with ctx.away():  # this rank gives up the context below
-            comm.Barrier()
+        ctx.comm.Barrier()  # this rank gives up the context below
         if call == "step":
             training.step(1)
         getattr(training.worker, call)()

@@ -215,6 +215,7 @@ def test_an_error_in_a_round_is_raised_by_backward(comm, gloo):
         _, _, _, run = made(ctx)
         run()
         run()
+        ctx.comm.Barrier()  # this rank gives up the context below
         raise KeyError("of the application")
     with pytest.raises(pp.Error, match=r"(?s)abandoned.*of the application") as caught:
         run()
@@ -227,6 +228,7 @@ def test_an_optimizer_goes_on_behind_a_context_that_was_given_up(comm, gloo):
         ddp, optimizer, _, run = made(ctx, policy=pp.Full(), sync_every=1)
         run()
         ddp(torch.ones(1, 2)).sum().backward()  # a round, behind which the ranks would meet
+        ctx.comm.Barrier()  # this rank gives up the context below
         raise KeyError("mine")
     steps = []
     optimizer.register_step_post_hook(lambda *_: steps.append(None))  # of the application
@@ -250,7 +252,10 @@ def test_an_interrupt_in_a_round_is_raised_by_backward(comm, gloo):
         run()
 
         state._request._pp_wait = interrupted
-        run()
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        ctx.comm.Barrier()  # this rank gives up the context below
+        raise KeyboardInterrupt
 
 
 @pytest.mark.mpi
@@ -274,8 +279,7 @@ def test_an_interrupt_behind_a_round(comm, gloo, where, call, monkeypatch):
             run() if where == "backward" else state.flush()
         request._pp_wait = wait
         monkeypatch.undo()
-        with ctx.away():  # this rank gives up the context below
-            comm.Barrier()
+        ctx.comm.Barrier()  # this rank gives up the context below
         optimizer.step() if call == "step" else getattr(state, call)()
 
 
