@@ -14,7 +14,7 @@ _COLUMNS = (
     Column("of", numbers=False),
     Column("buffers", numbers=False),
     *(Column("ns"), Column("10 %", 2), Column("90 %", 2)),
-    *(Column("/ Allreduce"), Column("/ persistent", 1)),
+    *(Column("/ MPI"), Column("/ persistent", 1)),
     Column("verified", numbers=False),
 )
 
@@ -42,7 +42,7 @@ def notes(meta: OverheadMeta) -> list[str]:
     return [
         f"ns: mean time of a call in a loop of {meta.calls}; median, 10 % and 90 % quantiles over "
         f"{meta.loops} loops, which take turns.",
-        "/ Allreduce, / persistent: ns divided by those of mpi4py's Allreduce and of its "
+        "/ MPI, / persistent: ns divided by those of mpi4py's Allreduce and of its "
         "persistent Start+Wait on MPI_COMM_SELF; below 1 is better.",
         f"{meta.clock_ns:.0f} ns are subtracted from Start, Wait and Test alone: the time of "
         "reading the clock. Test: of a complete request. Wait(timeout=...): until its "

@@ -24,6 +24,7 @@ from ..bench.options import (
     OverheadOptions,
     SkewOptions,
     Transport,
+    Way,
     Work,
     parse_buffers,
     parse_way,
@@ -175,7 +176,7 @@ def skew(
         typer.Option(
             metavar="KIND",
             help="Whose buffers: numpy (numpy.empty), library (Context.alloc), cupy, torch or "
-            f"cuda-staged-by-hand. {_ON_DEVICE_HELP} {REPEATABLE} Default: host, which is numpy.",
+            f"cuda-staged-by-hand. {_ON_DEVICE_HELP} {REPEATABLE} Default: numpy.",
         ),
     ] = None,
     device: _DeviceOption = None,
@@ -194,7 +195,7 @@ def skew(
     is compared with MPI_Allreduce's. Every sum is verified; the exit code is 1 if one was wrong.
     """
     options = SkewOptions(
-        policies=tuple(read("--policy", parse_way, text) for text in policy or _SKEW_POLICIES),
+        policies=tuple(read("--policy", _way, text) for text in policy or _SKEW_POLICIES),
         sizes=read_sizes(size, _SKEW_SIZES),
         skew_ns=read("--skew", parse_duration, skew),
         buffers=_kinds(buffers, (Buffers.NUMPY,)),
@@ -229,8 +230,8 @@ def latency(
         typer.Option(
             metavar="KIND",
             help="Whose buffers the policies have: library (Context.alloc), numpy (numpy.empty), "
-            f"cupy, torch or cuda-staged-by-hand. {_ON_DEVICE_HELP} {REPEATABLE} Default: host, "
-            "which is library and numpy.",
+            f"cupy, torch or cuda-staged-by-hand. {_ON_DEVICE_HELP} {REPEATABLE} Default: library "
+            "and numpy.",
         ),
     ] = None,
     device: _DeviceOption = None,
@@ -436,13 +437,14 @@ def groups(
     json: JsonOption = None,
     plot: _PlotOption = None,
 ) -> None:
-    """Measure averages inside groups against MPI's own, and iterations beside a slow rank.
+    """Measure averages in groups against MPI's own.
 
-    Start it with mpirun -n P. Latency: the first ranks are one group while the others sleep, or
-    groups of all ranks run at once. In each case the generators take turns in blocks of calls with
-    MPI_Allreduce and a division, on a communicator that is kept, and on one that each call makes
-    by MPI_Comm_create_group or MPI_Comm_split. The value of a block is the mean time of a call on
-    its slowest rank; results are medians over the blocks.
+    Start it with mpirun -n P. It also measures iterations beside a slow rank. Latency: the first
+    ranks are one group while the others sleep, or groups of all ranks run at once. In each case the
+    generators take turns in blocks of calls with MPI_Allreduce and a division, on a communicator
+    that is kept, and on one that each call makes by MPI_Comm_create_group or MPI_Comm_split. The
+    value of a block is the mean time of a call on its slowest rank; results are medians over the
+    blocks.
 
     Iterations: every rank sleeps, calls Start and Wait, and begins anew; full is an allreduce of
     all ranks. Results are medians over the runs.
@@ -561,12 +563,13 @@ def torch(
     json: JsonOption = None,
     plot: _PlotOption = None,
 ) -> None:
-    """Measure the training step of a network against PyTorch's DistributedDataParallel on gloo.
+    """Measure a training step against PyTorch's on gloo.
 
-    Start it with mpirun -n P. It needs PyTorch. All ways train the same network of four layers from
-    the same weights, and take turns in blocks of steps: forward, backward, average, update. The
-    value of a block is the mean time of a step on the slowest rank; results are medians over the
-    blocks, and ratios are those of blocks that followed each other.
+    Start it with mpirun -n P. It needs PyTorch, whose DistributedDataParallel it compares. All ways
+    train the same network of four layers from the same weights, and take turns in blocks of steps:
+    forward, backward, average, update. The value of a block is the mean time of a step on the
+    slowest rank; results are medians over the blocks, and ratios are those of blocks that followed
+    each other.
 
     With a late rank, the value of a block is the mean over the other ranks.
 
@@ -644,6 +647,14 @@ def _kinds(values: list[str] | None, host: tuple[Buffers, ...]) -> tuple[AnyBuff
         for text in texts
         for kind in read("--buffers", lambda name: parse_buffers(name, host), text)
     )
+
+
+def _way(text: str) -> Way:
+    """Return the policy that a text names, or mpi; an error names mpi, too."""
+    try:
+        return parse_way(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("write one of", "write mpi or one of")) from None
 
 
 def _member(option: str, kind: type[AnyEnum], text: str) -> AnyEnum:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -60,23 +59,23 @@ groups = typer.Typer(
 )
 
 
-class Shown(str, Enum):
-    """What ``pypartial groups show`` can print."""
-
-    STATIC = "static"
-
-
 @groups.command(epilog="\b\nExample:\n  pypartial groups show static --nodes 4 --per-node 4")
 def show(
     context: typer.Context,
-    what: Annotated[Shown, typer.Argument(metavar="GENERATOR", help="static.")],
+    what: Annotated[str, typer.Argument(metavar="GENERATOR", help="static.")],
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 4,
     per_node: PerNodeOption = 4,
 ) -> None:
-    """Print the groups of the static table: a line a phase, each group in braces.
+    """Print the groups of the static table.
 
-    Ranks in no braces are idle in that phase. The k-th request of a rank is phase k mod 4.
+    A line is a phase, and each group is in braces; ranks in no braces are idle in that phase. The
+    k-th request of a rank is phase k mod 4.
     """
+    if what != "static":
+        raise typer.BadParameter(
+            f"{what!r}: groups show knows only static; for the others: "
+            "pypartial groups analyse smart:3"
+        )
     if nodes * per_node > RANKS_MAX:
         raise typer.BadParameter(f"{nodes} nodes of {per_node} are more than {RANKS_MAX} ranks")
     context.obj.job = ShowOptions(nodes, per_node)
@@ -128,9 +127,10 @@ def analyse(
     per_node: PerNodeOption = 4,
     json: JsonOption = None,
 ) -> None:
-    """Print how well groups mix: E[W], its spectral gap, and where they leave ranks apart.
+    """Print how well groups mix the models of all ranks.
 
-    rho is the larger of |lambda_2| and |lambda_N| of the mean matrix E[W]; rho-bar and the largest
+    It prints the mean matrix E[W]'s spectral gap, and where the groups leave ranks apart. rho is
+    the larger of |lambda_2| and |lambda_N| of E[W]; rho-bar and the largest
     learning rate are those of Theorem 1 of Partial Reduce. A stretch is frozen while the last T
     groups do not connect all ranks.
     """

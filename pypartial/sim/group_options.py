@@ -109,7 +109,8 @@ class AnalyseOptions:
         if not 0 < self.lipschitz < float("inf"):
             return f"--lipschitz {self.lipschitz:g} is not a number above 0"
         if self.log is not None and not self.log.is_file():
-            return f"SOURCE {self.log}: neither a generator nor a file"
+            known = "random:SIZE, smart:SIZE, controller:SIZE, static"
+            return f"SOURCE {self.log}: neither a file nor a generator ({known})"
         return None if self.course is None else self.course.complaint()
 
 

@@ -381,11 +381,11 @@ def test_a_trace(tmp_path: Path) -> None:
         ("sim groups --group-time 9000000000s", "--group-time: 9000000000s is longer than"),
         ("sim groups --log x", "--log: one file has the groups of one --generator"),
         ("sim groups --generator smart:2 --log none/x", "there is no folder none"),
-        ("groups analyse none.jsonl", "neither a generator nor a file"),
+        ("groups analyse none.jsonl", "nor a generator (random:SIZE, smart:SIZE,"),
         ("groups analyse smart:3 --lipschitz 0", "--lipschitz 0 is not a number above 0"),
         ("groups analyse smart:x", "at least 2 ranks"),
         ("groups show static --nodes 4097", "more than 4096 ranks"),
-        ("groups show smart", "'static'"),
+        ("groups show smart:3", "'smart:3': groups show knows only static; for the others:"),
     ],
 )
 def test_usage_errors(words: str, said: str) -> None:

@@ -191,7 +191,8 @@ def test_ratios_are_to_both_calls_of_mpi4py() -> None:
 
 def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert_fits(printed(Report(META, overhead.with_overhead_ratios(ROWS))))
+    longest = row("Wait(timeout=0.005)", "pypartial", 5_246_674)
+    assert_fits(printed(Report(META, overhead.with_overhead_ratios([*ROWS, longest]))))
 
 
 def test_the_table_shows_every_row(tmp_path: Any) -> None:

@@ -91,7 +91,7 @@ def test_every_option(tmp_path: Path) -> None:
     [
         ("--size 64X", "'64X' is not a size"),
         ("--size 66", "--size 66: not a multiple of 4 bytes"),
-        ("--policy most", "'most' is not a policy"),
+        ("--policy most", "'most' is not a policy: write mpi or one of solo, majority, first:M"),
         ("--policy quorum:9", "only 8 ranks"),
         ("--skew 1", "'1' is not a duration"),
         ("--rounds 0", "--rounds"),
@@ -323,6 +323,15 @@ def test_all_commands_are_tested_for_their_help() -> None:
             found.add(f"{prefix}{name}")
             groups.append((f"{prefix}{name} ", command))
     assert found == set(COMMANDS)
+
+
+@pytest.mark.parametrize("group", ["bench", "sim", "groups"])
+def test_no_summary_of_a_command_is_cut(
+    group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert app.parse([group, "--help"], 1) == 0
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
 def test_the_same_option_is_the_same_everywhere() -> None:
