@@ -72,10 +72,8 @@ def show(
     k-th request of a rank is phase k mod 4.
     """
     if what != "static":
-        raise typer.BadParameter(
-            f"{what!r}: groups show knows only static; for the others: "
-            "pypartial groups analyse smart:3"
-        )
+        others = "for the others: pypartial groups analyse smart:3"
+        raise typer.BadParameter(f"{what!r}: groups show knows only static; {others}")
     if nodes * per_node > RANKS_MAX:
         raise typer.BadParameter(f"{nodes} nodes of {per_node} are more than {RANKS_MAX} ranks")
     context.obj.job = ShowOptions(nodes, per_node)
@@ -129,10 +127,10 @@ def analyse(
 ) -> None:
     """Print how well groups mix the models of all ranks.
 
-    It prints the mean matrix E[W]'s spectral gap, and where the groups leave ranks apart. rho is
-    the larger of |lambda_2| and |lambda_N| of E[W]; rho-bar and the largest
-    learning rate are those of Theorem 1 of Partial Reduce. A stretch is frozen while the last T
-    groups do not connect all ranks.
+    It prints the spectral gap of the mean matrix E[W], and where the groups leave ranks apart. rho
+    is the larger of |lambda_2| and |lambda_N| of E[W]; rho-bar and the largest learning rate are
+    those of Theorem 1 of Partial Reduce. A stretch is frozen while the last T groups do not connect
+    all ranks.
     """
     plan = _plan(source)
     course = None

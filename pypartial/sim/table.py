@@ -12,15 +12,9 @@ from .skew import Row
 
 _COLUMNS = (
     *(Column("ranks"), Column("size"), Column("policy", numbers=False), Column("step")),
-    *(
-        Column("p50", 5),
-        Column("p99", 4),
-        Column("x"),
-        Column("latency", 3),
-        Column("x latency", 3),
-    ),
-    *(Column("active"), Column("expected", 6), Column("stale", 1), Column("msgs", 7)),
-    *(Column("bytes", 7), Column("idle", 2)),
+    *(Column("p50", 5), Column("p99", 4), Column("x"), Column("latency", 3)),
+    *(Column("x latency", 3), Column("active"), Column("expected", 6), Column("stale", 1)),
+    *(Column("msgs", 7), Column("bytes", 7), Column("idle", 2)),
 )
 
 
@@ -39,12 +33,12 @@ def print_report(report: SkewReport) -> None:
     ]
     notes = [
         *map(_details, report.rows),
-        "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from "
-        "Start to the end of Wait. p50, p99: quantiles of step. x, x latency: how many times "
-        "faster than full is, by step and by latency. active: ranks that were ready for a round, with the 95 % confidence interval, and the expected number. stale: "
-        "share of the parts that ranks gave to rounds with a contribution of an earlier call. "
-        "msgs, bytes: sent by a rank in a step, headers included. idle: share of the time inside "
-        "Start and Wait.",
+        "step: from its beginning to the end of Wait, mean over ranks and steps; p50 and p99 are "
+        "its quantiles. latency: from Start to the end of Wait. x, x latency: how many times "
+        "faster than full, by step and by latency. active: ranks that were ready for a round, "
+        "with the 95 % confidence interval, and the expected number. stale: share of the parts "
+        "that ranks gave to rounds with a contribution of an earlier call. msgs, bytes: sent by a "
+        "rank in a step, headers included. idle: share of the time inside Start and Wait.",
     ]
     print_table(title, _COLUMNS, sections, notes)
 
