@@ -533,8 +533,8 @@ class Context(Collectives):
             raise
         if discarded:
             text = (
-                f"the end of a context's with block has discarded {discarded} contributions of "
-                f"rank {self._rank} that no round had taken: call Flush, or Drain, in it"
+                f"the end of a context's with block has discarded contributions of rank "
+                f"{self._rank} that no round had taken ({discarded}): call Flush, or Drain, in it"
             )
             _native.warn(text, stacklevel=3)
 

@@ -650,8 +650,8 @@ static void part_abandon(int scale)
     for (int i = 0; my_rank == 0 && i < 2; i++) {
         pp_stats_t stats;
         pp_ctx_stats(ctxs[i], &stats);
-        pp_ctx_abandon(ctxs[i], "an exception");
-        pp_ctx_abandon(ctxs[i], "an exception");
+        pp_ctx_abandon(ctxs[i], "given up by an exception");
+        pp_ctx_abandon(ctxs[i], "given up by an exception");
         pp_ctx_stats(ctxs[i], &stats);
         pp_ctx_release(ctxs[i]);
     }
@@ -670,7 +670,7 @@ static void part_abandon(int scale)
     }
     if (my_rank == 1)                       /* the others leave that to MPI_Finalize */
         for (int i = 0; i < 2; i++)
-            pp_ctx_abandon(ctxs[i], "an exception");
+            pp_ctx_abandon(ctxs[i], "given up by an exception");
 }
 
 /* ---- two threads end one context ---------------------------------------------------------------------------- */
@@ -754,7 +754,7 @@ static void *give_it_up(void *arg)
     end_t *end = arg;
     for (unsigned turns = end->delay; turns > 0; turns--)
         pp_ctx_rank(end->ctx);
-    pp_ctx_abandon(end->ctx, "an exception");
+    pp_ctx_abandon(end->ctx, "given up by an exception");
     return NULL;
 }
 
