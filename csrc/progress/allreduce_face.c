@@ -136,7 +136,9 @@ static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_allreduce_t *coll)
         bool returned = coll->ops->return_users(coll);
         if (large)
             pthread_mutex_lock(&ctx->lock);
-        if (!returned && !pp_work(ctx, NULL))
+        if (returned)                    /* also after a failure: the result was complete before */
+            continue;
+        if (!pp_work(ctx, NULL))
             pp_make_way(ctx);
         PP_TRY(pp_engine_check(&ctx->engine));
     }

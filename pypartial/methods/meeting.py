@@ -45,9 +45,14 @@ class Meeting:
         mine[ctx.rank] = 1
         self._gate = ctx.Allreduce_init(mine, self._here, policy=Full())
         self._vector = np.zeros(_HEADER + _PART)
-        self._means = ctx.Allreduce_init(
-            None, self._vector, policy=Full(), deliver="latest", average="contributors"
-        )
+        try:
+            self._means = ctx.Allreduce_init(
+                None, self._vector, policy=Full(), deliver="latest", average="contributors"
+            )
+        except (MemoryError, Error):  # on all ranks
+            with suppress(Error):  # of a context that has failed
+                self._gate.Free()
+            raise
         with ctx._away():
             self._comm: MPI.Comm = ctx.comm.Dup()
 

@@ -313,7 +313,7 @@ def test_a_handle_for_which_a_rank_has_no_memory(gloo, comm, ctx, monkeypatch, e
     def refused(ctx, *rest, **options):
         request = made(ctx, *rest, **options)
         calls.append(request)
-        if len(calls) == 1:  # that of the meeting
+        if len(calls) <= 2:  # those of the meeting
             return request
         request.Free()  # all have been there
         raise error("none is left") if is_odd else pp.MismatchError("a rank has none")

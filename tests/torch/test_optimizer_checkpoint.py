@@ -235,6 +235,7 @@ def test_an_exception_waits_for_nobody(comm):
         run = Run(ctx, Synchronous())
         with run.opt:
             run.train(0, 3)
+            ctx.comm.Barrier()  # all have: the first that leaves tells the others
             if comm.rank:
                 comm.Barrier()
             raise Killed
