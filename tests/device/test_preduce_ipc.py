@@ -254,11 +254,10 @@ def test_a_device_that_does_not_come_to_a_group(comm, array, stand_in):
 # ---- nobody waits for a rank that computes ------------------------------------------------------
 
 
-@pytest.mark.parametrize("progress", ["thread", "caller"])
-def test_a_rank_that_has_begun_a_group_of_others(comm, array, stream, progress):
+def test_a_rank_that_has_begun_a_group_of_others(comm, array, stream):
     """It leaves, so that the others' group begins; then it blocks outside of the library."""
     model, status, last = array(COUNT, "f8"), pp.Status(), comm.size - 1
-    with pp.Context(comm, progress=progress, patience=None) as ctx:
+    with pp.Context(comm, patience=None) as ctx:
         request = opened(ctx, model, whole(comm.size))
         model.put(comm.rank)
         stream.wait()
@@ -266,7 +265,7 @@ def test_a_rank_that_has_begun_a_group_of_others(comm, array, stream, progress):
             request.Start()
             request.Test()
             stream.wait()
-            request.Test()  # without a progress thread this asks
+            request.Test()
             comm.Barrier()
             request.Wait(status)
             assert status.group == tuple(range(last))

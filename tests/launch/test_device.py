@@ -361,7 +361,7 @@ from mpi4py import MPI
 from support.device import Array, Lent, Stream, driver
 import pypartial as pp
 comm, stream, status = MPI.COMM_WORLD, Stream(), pp.Status()
-ctx = pp.Context(comm, patience=None, progress=sys.argv[2])
+ctx = pp.Context(comm, patience=None)
 made = ctx.alloc(1000, "i8", device=0)
 cupy.cuda.get_current_stream().synchronize()
 send, out = Lent(made, stream), Array(1000, "i8", stream)
@@ -397,12 +397,11 @@ comm.Barrier()  # nobody ends before all have raised
 """
 
 
-@pytest.mark.parametrize("progress", ["thread", "caller"])
-def test_what_a_device_cannot_copy_aside(progress, env):
+def test_what_a_device_cannot_copy_aside(env):
     """Other ranks have it from where it was, if they make a round before they are told."""
     if "PYPARTIAL_CUDA_KERNELS" not in env:
         pytest.skip("a C++ compiler makes the kernels, and there is none")
-    command = python("-m", "mpi4py", "-c", NOT_ASIDE, str(ROOT), progress)
+    command = python("-m", "mpi4py", "-c", NOT_ASIDE, str(ROOT))
     run = mpirun(2, command, timeout_s=60, env=env)
     why = "CUDA reports an error: cuMemcpyAsync failed with 719"
     for rank in range(2):

@@ -232,7 +232,7 @@ class Rank:
 
     def leave(self, how: str) -> None:
         """Make one of the context's collective calls, which the others make at other times."""
-        if how == "away":
+        if how == "away" and self.ctx._progress == "thread":  # the other has no away()
             with self.ctx.away():
                 time.sleep(self.own.uniform(0, self.longest_s))
         else:
