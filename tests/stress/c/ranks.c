@@ -749,6 +749,16 @@ static void *free_it(void *arg)
     return NULL;
 }
 
+/* One of `ends`: if none of them can be freed, because other ranks have ended, nothing holds the end of MPI up. */
+static void *free_one(void *arg)
+{
+    static atomic_int over;
+    free_it(arg);
+    if (atomic_fetch_add(&over, 1) + 1 == ENDS)
+        sem_post(&freeing);
+    return NULL;
+}
+
 static void *give_it_up(void *arg)
 {
     end_t *end = arg;
@@ -792,7 +802,7 @@ static void part_ends(int scale)
     sem_init(&finalising, 0, 0);
     atomic_store(&holds, true);
     for (int i = 0; i < ENDS; i++) {
-        pthread_create(&ends[i].thread, NULL, free_it, &ends[i]);
+        pthread_create(&ends[i].thread, NULL, free_one, &ends[i]);
         if (gives_up(i))
             pthread_create(&ends[i].other, NULL, give_it_up, &ends[i]);
     }
