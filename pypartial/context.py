@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 SEED_LIMIT = 1 << 64
-_TOLD_BYTES = 450  # of an exception's text: what other ranks show of it, behind this rank's number
+_TOLD_BYTES = 450  # of an exception's text: what other ranks show of it, after this rank's number
 
 _REMEDY = (
     "To share memory, raise the limits on memory, address space, file size and open files "

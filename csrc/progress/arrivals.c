@@ -103,7 +103,7 @@ bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_staging_keep(flight->reserved ? &staging->borrowers : &staging->spare, flight->pinned);
     coll->on_their_way--;
     ctx->flights--;
-    if (handle->by_patience) {             /* it had held a round up for too long */
+    if (handle->by_patience) {       /* it had held a round up for too long */
         handle->kind->count_as_given(handle);
         pp_patience_returned(coll);
     }

@@ -89,7 +89,9 @@ pp_told_t pp_hold_told(const pp_allreduce_t *coll)
 {
     PP_STEP("look");
     const uint64_t lacked = atomic_load(&pp_board_own(&coll->on_board->board)->lacked);
-    return lacked / 2 != coll->completed + 1 ? PP_TOLD_NOTHING : lacked % 2 ? PP_TOLD_THAT_IT_HOLDS : PP_TOLD_THAT_OTHERS_WAIT;
+    if (lacked / 2 != coll->completed + 1)
+        return PP_TOLD_NOTHING;
+    return lacked % 2 ? PP_TOLD_THAT_IT_HOLDS : PP_TOLD_THAT_OTHERS_WAIT;
 }
 
 /* This rank was not told why it holds the round up: because of a draw that has reached it, a count, or its bound.  So

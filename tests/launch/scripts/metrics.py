@@ -5,7 +5,7 @@
 A case is LOOP/CALL/EVERY/TRANSPORT. `LOOPS` and `CALLS` below are the loops, each with a policy
 that its name draws, and the calls, which come every so many steps. The last rank is slow. The calls
 `plain` and `gloo` the library does not see: a rank there has the patience of the option. It sees
-all others, and nobody has any patience there: a rank that held a round up would do so for ever.
+all others, and no rank has patience there: one that held a round up would do so for ever.
 With `mean`, ranks have different numbers of steps, those with fewer are in finish() earlier.
 
 Rank 0 prints a line for each case: its name, "ok", and how long it took.
