@@ -13,37 +13,23 @@
 /* After this time in a collective call a rank asks the others whether they are in the same one. */
 static const uint64_t CHECK_ORDER_NS = 2000000000;
 
-static pp_status_t refuse_failed(pp_ctx_t *ctx)
+__attribute__((cold)) pp_status_t pp_refuse(pp_ctx_t *ctx)
 {
     pp_status_t status = pp_engine_check(&ctx->engine);
-    if (status < 0)
-        pp_unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
 pp_status_t pp_enter(pp_ctx_t *ctx)
 {
     PP_TRY(pp_lock(ctx));
-    return refuse_failed(ctx);
+    return ctx->engine.error ? pp_refuse(ctx) : PP_OK;
 }
 
-/* The context of a handle whose initialisation has finished. */
-static pp_ctx_t *context_of(pp_handle_t *handle)
+__attribute__((cold)) pp_status_t pp_refuse_handle(void)
 {
-    return handle && handle->engine ? (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine)) : NULL;
+    return pp_fail(PP_ERR_STATE, "the handle was freed, or its initialisation has not finished");
 }
-
-pp_status_t pp_enter_still(pp_handle_t *handle, int32_t state, pp_ctx_t **ctx)
-{
-    *ctx = context_of(handle);
-    if (!*ctx)
-        return pp_fail(PP_ERR_STATE, "the handle was freed, or its initialisation has not finished");
-    PP_TRY(pp_lock(*ctx));
-    const bool goes = (*ctx)->engine.error == PP_ERR_PEER_FAILED && (int32_t)handle->request.state == state;
-    return goes ? PP_OK : refuse_failed(*ctx);
-}
-
-pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx) { return pp_enter_still(handle, -1, ctx); }
 
 /* ---- contexts --------------------------------------------------------------------------------------------- */
 

@@ -4,11 +4,26 @@
 
 #include "progress/context.h"
 
-/* Locks a context that may be used, or that of a handle whose initialisation has finished. */
+/* Locks a context that may be used. */
 pp_status_t pp_enter(pp_ctx_t *ctx);
-pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx);
-/* The same, also if another rank has given the context up while the handle's request is in this state. */
-pp_status_t pp_enter_still(pp_handle_t *handle, int32_t state, pp_ctx_t **ctx);
+/* Unlocks a context that has failed, and returns its error. */
+pp_status_t pp_refuse(pp_ctx_t *ctx);
+pp_status_t pp_refuse_handle(void);
+
+/* Locks the context of a handle whose initialisation has finished, if it may be used, or if another rank has given it up
+   while the handle's request is in this state (-1: not then).  Inline, because Start and Wait begin with it. */
+static inline pp_status_t pp_enter_still(pp_handle_t *handle, int32_t state, pp_ctx_t **ctx)
+{
+    *ctx = NULL;
+    if (!handle || !handle->engine)
+        return pp_refuse_handle();
+    *ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
+    PP_TRY(pp_lock(*ctx));
+    const pp_status_t error = (*ctx)->engine.error;
+    const bool goes = !error || (error == PP_ERR_PEER_FAILED && (int32_t)handle->request.state == state);
+    return goes ? PP_OK : pp_refuse(*ctx);
+}
+static inline pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx) { return pp_enter_still(handle, -1, ctx); }
 /* To be called after a collective call has begun. */
 void        pp_began(pp_ctx_t *ctx, pp_status_t status);
 pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle);

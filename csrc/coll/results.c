@@ -41,9 +41,10 @@ static size_t vector_bytes(const pp_allreduce_t *coll) { return coll->count * co
 
 static void count_ungiven(pp_allreduce_t *coll, int by)
 {
+    if (coll->config.deliver != PP_EACH)
+        return;
     coll->ungiven_count += (uint64_t)by;
-    if (coll->config.deliver == PP_EACH)
-        coll->handle.team->queued_bytes += (uint64_t)by * vector_bytes(coll);
+    coll->handle.team->queued_bytes += (uint64_t)by * vector_bytes(coll);
 }
 
 bool pp_deliver_is_full(const pp_allreduce_t *coll)

@@ -43,7 +43,7 @@ static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank,
     }
     pp_tally_t own = {.contributions = share.contributions, .contributors = taken.parts != 0,
                       .active = ready, .flushing = leaves != PP_STAYS || out,
-                      .flush_calls = pp_flush_calls(leaves, pp_node_calls_of(board->node, rank)),
+                      .flush_calls = leaves == PP_STAYS ? 0 : pp_flush_calls(leaves, pp_node_calls_of(board->node, rank)),
                       .initiator = PP_NO_INITIATOR, .any_left = left,
                       .cause = lifted ? PP_CAUSE_DEPARTED : PP_CAUSE_POLICY};
     if (taken.parts) {
