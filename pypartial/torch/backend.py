@@ -153,10 +153,13 @@ def _create(options: Any, partial: Any) -> ProcessGroup:
         comm = _communicator(ranks, options.group_id)
         try:
             _check_options(comm, partial)
-            return ProcessGroup(comm) if partial is None else partial.group(comm)
+            timeout = options.timeout
+            group = ProcessGroup(comm, timeout) if partial is None else partial.group(comm, timeout)
         except Exception:
             comm.Free()
             raise
+    group.open()
+    return group
 
 
 def _check_options(comm: MPI.Comm, partial: Any) -> None:

@@ -80,8 +80,8 @@ _BOOL_OPS = {
 _BITS, _ORDER = ("BAND", "BOR", "BXOR"), ("MIN", "MAX")
 
 
-def check(call: str, *tensors: Any) -> None:
-    """Raise unless these are dense tensors that MPI can be given; nothing was communicated then."""
+def check(call: str, *tensors: Any, sparse: bool = False) -> None:
+    """Raise unless MPI can be given these tensors; nothing was communicated then."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"{call}: this is not a tensor: {tensor!r}")
@@ -90,9 +90,11 @@ def check(call: str, *tensors: Any) -> None:
                 f"{call}: a tensor is on the device {tensor.device}; only the CPU and CUDA devices "
                 "are supported"
             )
-        if tensor.layout != torch.strided or tensor.is_quantized:
+        fits = tensor.layout == torch.strided or (sparse and tensor.layout == torch.sparse_coo)
+        if not fits or tensor.is_quantized:
             raise ArgumentError(
-                f"{call}: a tensor is sparse or quantized; tensors must be dense and plain"
+                f"{call}: a tensor is {tensor.layout} or quantized; tensors must be dense and "
+                "plain (all_reduce also takes torch.sparse_coo)"
             )
 
 
@@ -180,9 +182,14 @@ def message(vector: torch.Tensor, counts: Sequence[int] | int | None = None) -> 
     counts : sequence of int or int, optional
         Elements for, or from, each rank; an integer if they are the same.
     """
+    return _message(vector, counts, _constant(_MOVED[vector.element_size()]))
+
+
+@cache
+def _constant(name: str) -> Any:
     from mpi4py import MPI
 
-    return _message(vector, counts, getattr(MPI, _MOVED[vector.element_size()]))
+    return getattr(MPI, name)
 
 
 def _message(vector: torch.Tensor, counts: Sequence[int] | int | None, kind: Any) -> list[Any]:
@@ -218,13 +225,13 @@ class Reduction:
     dtype : torch.dtype
         What they are converted to before, and back from afterwards.
     op : MPI.Op
-    divide : bool
-        Divide the sum by the number of ranks.
+    name : str
+        Of torch's operation. AVG is a sum, divided by the number of ranks.
     """
 
     dtype: torch.dtype
     op: MPI.Op
-    divide: bool
+    name: str
 
     @classmethod
     def of(cls, call: str, op: Any, dtype: torch.dtype) -> Reduction:
@@ -235,34 +242,51 @@ class Reduction:
         NotImplementedError
             If it does not.
         """
-        from mpi4py import MPI
+        return _reduction(call, op_name(op), dtype)
 
-        name = op_name(op)
-        wire = _INSTEAD.get(dtype, dtype)
-        known = (_BOOL_OPS if dtype == torch.bool else _OPS).get(name)
-        is_real = dtype.is_floating_point
-        wrong = (
-            (name in _BITS and (is_real or dtype.is_complex))
-            or (name in _ORDER and dtype.is_complex)
-            or (name == "AVG" and not (is_real or dtype.is_complex))
-        )
-        if known is None or wire not in _REDUCED or wrong:
+    def what(self, tensor: torch.Tensor) -> tuple[object, ...]:
+        """Return what is the same on all ranks that reduce the tensor."""
+        return tensor.numel(), tensor.dtype, self.name
+
+    def check_sparse(self, call: str) -> None:
+        """Raise unless sparse tensors are reduced by the operation."""
+        if self.name != "SUM":
             raise NotImplementedError(
-                f"{call} by {name} of {dtype} is not implemented by the backend pypartial"
+                f"{call} by {self.name} of a sparse tensor is not implemented by the backend "
+                "pypartial, only SUM"
             )
-        keeps_nan = name in _ORDER and is_real
-        return cls(wire, _ordering(name) if keeps_nan else getattr(MPI, known), name == "AVG")
 
     def message(self, vector: torch.Tensor) -> list[Any]:
         """Return a vector of the type `dtype` as mpi4py takes it, for calls that reduce."""
-        from mpi4py import MPI
-
-        return _message(vector, None, getattr(MPI, _REDUCED[self.dtype]))
+        return _message(vector, None, _constant(_REDUCED[self.dtype]))
 
     def finish(self, vector: torch.Tensor, ranks: int) -> None:
-        """Divide a reduced vector, if the operation is an average."""
-        if self.divide:
+        """Divide a reduced vector, if the operation is an average; integers toward zero."""
+        if self.name != "AVG":
+            return
+        if vector.dtype.is_floating_point or vector.dtype.is_complex:
             vector.div_(ranks)
+        elif vector.dtype.is_signed:
+            vector.div_(ranks, rounding_mode="trunc")
+        else:  # which torch divides of one type only
+            numbers = np.asarray(_Memory(vector)).view(f"u{vector.element_size()}")
+            numbers //= numbers.dtype.type(ranks)
+
+
+@cache
+def _reduction(call: str, name: str, dtype: torch.dtype) -> Reduction:
+    wire = _INSTEAD.get(dtype, dtype)
+    known = (_BOOL_OPS if dtype == torch.bool else _OPS).get(name)
+    is_real = dtype.is_floating_point
+    wrong = (name in _BITS and (is_real or dtype.is_complex)) or (
+        name in _ORDER and dtype.is_complex
+    )
+    if known is None or wire not in _REDUCED or wrong:
+        raise NotImplementedError(
+            f"{call} by {name} of {dtype} is not implemented by the backend pypartial"
+        )
+    keeps_nan = name in _ORDER and is_real
+    return Reduction(wire, _ordering(name) if keeps_nan else _constant(known), name)
 
 
 @cache

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from .._aside import aside
 from ..errors import ArgumentError, Error
+from .call import Call, Gate, eager, recorded
 from .elements import DEVICES, check, elements, message, only, put_back
-from .work import Transfer, mpi_errors
+from .watch import Watch
+from .work import Transfer
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -24,8 +25,8 @@ Tensor = torch.Tensor
 # Its types differ from version to version, and so do the names of its methods.
 _ProcessGroup: Any = dist.ProcessGroup
 
-# Transfers whose process group ended before they were complete: MPI may use their memory.
-_abandoned: list[Transfer] = []
+# What was not complete when its process group ended: MPI may use its memory.
+_abandoned: list[Transfer | Gate] = []
 
 
 class GroupBase(_ProcessGroup):  # type: ignore[misc]
@@ -35,41 +36,51 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     ----------
     comm : mpi4py.MPI.Comm
         Belongs to the group, which frees it.
+    timeout : datetime.timedelta
+        Of calls that have none of their own.
     """
 
     supports_coalescing = False
     supports_splitting = False
     supports_time_estimate = False
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm, timeout: timedelta) -> None:
+        from mpi4py import MPI
+
         super().__init__(comm.rank, comm.size)
         self._comm: MPI.Comm | None = comm
         self._rank, self._size = comm.rank, comm.size
+        self._in_place = MPI.IN_PLACE
+        self._watch = Watch(comm, timeout)
+        self._gate = Gate(comm, self._watch)
         self._name, self._description = "", "undefined"
         self._transfers: set[Transfer] = set()
 
     # ---- from rank to rank ----------------------------------------------------------------------
 
+    @eager
     def send(self, tensors: list[Tensor], dstRank: int, tag: int = 0) -> Transfer:
         """Begin to send a tensor, which must not change before the work is complete."""
         vector = elements(only("send", tensors))
         self._check_peer("send", dstRank, tag)
         request = self._live().Isend(message(vector), dstRank, tag)
-        return self._transfer("send", request, vector, self._end)
+        return self._transfer("send", request, vector, self._end, [dstRank])
 
+    @eager
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int = 0) -> Transfer:
         """Begin to receive a tensor."""
         self._check_peer("recv", srcRank, tag)
-        return self._receive(tensors, srcRank, tag)
+        return self._receive(tensors, srcRank, tag, [srcRank])
 
+    @eager
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Transfer:
         """Begin to receive a tensor of any rank."""
         from mpi4py import MPI
 
         self._check_peer("recv", 0, tag)
-        return self._receive(tensors, MPI.ANY_SOURCE, tag)
+        return self._receive(tensors, MPI.ANY_SOURCE, tag, list(range(self._size)))
 
-    def _receive(self, tensors: list[Tensor], source: int, tag: int) -> Transfer:
+    def _receive(self, tensors: list[Tensor], source: int, tag: int, peers: list[int]) -> Transfer:
         tensor = only("recv", tensors)
         vector = elements(tensor)
         request = self._live().Irecv(message(vector), source, tag)
@@ -78,14 +89,12 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
             self._end(transfer)
             put_back(vector, tensor)
 
-        return self._transfer("recv", request, vector, end, vector.numel())
+        return self._transfer("recv", request, vector, end, peers, vector.numel())
 
     def _check_peer(self, call: str, rank: int, tag: int) -> None:
-        from mpi4py import MPI
-
         if not 0 <= rank < self._size:
             raise ArgumentError(f"{call}: there is no rank {rank} in a group of {self._size}")
-        largest: Any = self._live().Get_attr(MPI.TAG_UB)
+        largest = self._watch.tag - 1
         if not 0 <= tag <= largest:
             raise ArgumentError(f"{call}: the tag must be in 0..{largest}, not {tag}")
 
@@ -95,9 +104,13 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         request: MPI.Request,
         vector: Tensor,
         done: Any,
+        peers: list[int],
         expected: int | None = None,
     ) -> Transfer:
-        work = Transfer(call, request, vector, done, expected)
+        record = recorded(call)
+        work = Transfer(call, request, vector, done, self._watch, peers, expected)
+        if record is not None:
+            record.__exit__(None, None, None)
         for other in list(self._transfers):
             other.reap()
         # Also if the application drops the work: MPI uses its memory.
@@ -125,6 +138,18 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return self
 
     get_backend = _get_backend
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors the group takes; torch asks for those of its backends."""
+        has_cuda = torch.cuda.is_available()
+        return [torch.device(device) for device in DEVICES if device == "cpu" or has_cuda]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of calls that have none of their own."""
+        self._watch.timeout = timeout
+
+    _set_default_timeout = set_timeout
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Return False: tensors are torch's."""
@@ -158,6 +183,10 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     setGroupDesc = _set_group_desc
 
+    def open(self) -> None:
+        """Answer other ranks from now on: the group is made."""
+        self._watch.open()
+
     # ---- the end --------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
@@ -165,15 +194,19 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         from mpi4py import MPI
 
         comm, self._comm = self._comm, None
+        self._watch.close()
         for transfer in list(self._transfers):
             if not transfer.is_completed():
                 _abandoned.append(transfer)
-        if comm is not None and not MPI.Is_finalized():
+        if self._gate.left is not None:
+            _abandoned.append(self._gate)
+        elif comm is not None and not MPI.Is_finalized():
             comm.Free()
 
     def abort(self) -> None:
         """Make the group unusable without communication."""
         self._comm = None
+        self._watch.close()
         _abandoned.extend(self._transfers)
 
     # ---- helpers --------------------------------------------------------------------------------
@@ -183,18 +216,25 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
             raise Error("the process group was destroyed")
         return self._comm
 
-    @contextmanager
-    def _call(self, call: str) -> Iterator[MPI.Comm]:
-        """Give the communicator to a collective call, which steps aside."""
-        comm = self._live()
-        with mpi_errors(call), aside():
-            yield comm
+    def _call(
+        self, call: str, *what: object, root: int | None = None, timeout: timedelta | None = None
+    ) -> Call:
+        """Return a collective call, for a ``with`` block; it gives the communicator.
 
-    def _root(self, call: str, opts: Any) -> int:
-        root: int = opts.rootRank
-        if not 0 <= root < self._size:
+        Parameters
+        ----------
+        call : str
+        *what
+            What must be the same on all ranks.
+        root : int, optional
+            Likewise.
+        timeout : datetime.timedelta, optional
+            None: the group's.
+        """
+        if root is not None and not 0 <= root < self._size:
             raise ArgumentError(f"{call}: there is no rank {root} in a group of {self._size}")
-        return root
+        self._live()
+        return Call(self._gate, call, what if root is None else (*what, f"root {root}"), timeout)
 
     def _check_list(self, call: str, tensors: Sequence[Any], own: Any = None) -> None:
         """Check a list with a tensor for each rank, of which `own` is this rank's."""

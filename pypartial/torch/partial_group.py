@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,11 +19,13 @@ from ..policy import Majority, Policy, as_policy
 from ..status import Status
 from . import accelerator
 from .agreement import agree, allocated, same
+from .call import Asked
 from .device_path import check_path
 from .elements import Reduction, check, op_name
 from .process_group import ProcessGroup
+from .sparse import is_sparse
 from .streams import Stream, Streams
-from .work import done
+from .work import Done
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -65,9 +68,9 @@ class Partial:
         rounds = f"{as_policy(self.policy)!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
         return f"{rounds}, device_path={self.device_path!r}"
 
-    def group(self, comm: MPI.Comm) -> PartialGroup:
+    def group(self, comm: MPI.Comm, timeout: timedelta) -> PartialGroup:
         """Return the group. Collective, blocking."""
-        return PartialGroup(comm, self)
+        return PartialGroup(comm, timeout, self)
 
 
 class PartialGroup(ProcessGroup):
@@ -77,7 +80,7 @@ class PartialGroup(ProcessGroup):
 
     Parameters
     ----------
-    comm
+    comm, timeout
         As for `ProcessGroup`.
     options : Partial
 
@@ -92,8 +95,8 @@ class PartialGroup(ProcessGroup):
         Why the path asked for, or chosen, was not possible there; else ``""``.
     """
 
-    def __init__(self, comm: MPI.Comm, options: Partial) -> None:
-        super().__init__(comm)
+    def __init__(self, comm: MPI.Comm, timeout: timedelta, options: Partial) -> None:
+        super().__init__(comm, timeout)
         self._options = options
         self._ctx = Context(
             comm,
@@ -107,22 +110,22 @@ class PartialGroup(ProcessGroup):
         self._streams = Streams()
         self._forget()
 
-    def _allreduce(self, call: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        check(call, *tensors)
+    def _allreduce(self, call: str, tensors: list[torch.Tensor], what: Asked) -> dist.Work:
+        check(call, *tensors, sparse=True)
         self._live()
         self._forget()
-        given = getattr(opts, "reduceOp", opts)
         for tensor in tensors:  # all are checked before the first is communicated
-            Reduction.of(call, given, tensor.dtype)
-        op = op_name(given)
+            Reduction.of(call, what.op, tensor.dtype)
+        op = op_name(what.op)
         for tensor in tensors:
             is_partial = op in _AVERAGE and tensor.dtype.is_floating_point and tensor.numel() > 0
+            is_partial = is_partial and not is_sparse(tensor)
             stream = self._stream(tensor, op) if is_partial else None
             if stream is None:
-                super()._allreduce(call, [tensor], opts)
+                super()._allreduce(call, [tensor], what)
             else:
                 self._reduce_partially(tensor, stream)
-        return done(tensors)
+        return Done(tensors)
 
     def _stream(self, tensor: torch.Tensor, op: str) -> Stream | None:
         """Return the stream of a tensor; None at its first call, which is synchronous."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
+from .call import Asked, asked, eager
 from .elements import (
     Reduction,
     apart,
@@ -23,7 +25,8 @@ from .elements import (
     spread,
 )
 from .group_base import GroupBase
-from .work import done
+from .sparse import add_sparse, is_sparse
+from .work import Done
 
 __all__ = ["ProcessGroup"]
 
@@ -34,198 +37,270 @@ class ProcessGroup(GroupBase):
     """A process group of torch.distributed, all of whose ranks make each call.
 
     Collective calls are complete when they return, also with ``async_op=True``. `send` and `recv`
-    return at once, with work to wait for.
+    return at once, with work to wait for. What else a call is asked for follows its tensors: as an
+    object of options, or as a root, an operation, a timeout, in the order of torch's own groups.
     """
 
     # ---- collective calls -----------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def allreduce(self, tensors: Any, *given: Any, **named: Any) -> dist.Work:
         """Reduce tensors over all ranks, in place."""
-        return self._allreduce("all_reduce", as_list(tensors), opts)
+        call = "all_reduce"
+        return self._allreduce(call, as_list(tensors), asked(call, given, named))
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    @eager
+    def allreduce_coalesced(self, tensors: list[Tensor], *given: Any, **named: Any) -> dist.Work:
         """Reduce several tensors over all ranks, in place."""
-        return self._allreduce("all_reduce_coalesced", tensors, opts)
+        call = "all_reduce_coalesced"
+        return self._allreduce(call, tensors, asked(call, given, named))
 
-    def _allreduce(self, call: str, tensors: list[Tensor], opts: Any) -> dist.Work:
-        from mpi4py import MPI
-
-        check(call, *tensors)
+    def _allreduce(self, call: str, tensors: list[Tensor], what: Asked) -> dist.Work:
+        check(call, *tensors, sparse=True)
         # All are checked before the first is communicated.
-        ways = [
-            Reduction.of(call, getattr(opts, "reduceOp", opts), tensor.dtype) for tensor in tensors
-        ]
+        ways = [Reduction.of(call, what.op, tensor.dtype) for tensor in tensors]
         for way, tensor in zip(ways, tensors, strict=True):
+            if is_sparse(tensor):
+                way.check_sparse(call)
+        for way, tensor in zip(ways, tensors, strict=True):
+            if is_sparse(tensor):
+                with self._call(call, way.name, "sparse", timeout=what.timeout) as comm:
+                    add_sparse(comm, call, tensor)
+                continue
             vector = elements(tensor, way.dtype)
-            with self._call(call) as comm:
-                comm.Allreduce(MPI.IN_PLACE, way.message(vector), way.op)
+            with self._call(call, *way.what(tensor), timeout=what.timeout) as comm:
+                comm.Allreduce(self._in_place, way.message(vector), way.op)
             way.finish(vector, self._size)
             put_back(vector, tensor)
-        return done(tensors)
+        return Done(tensors)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def reduce(self, tensors: Any, *given: Any, **named: Any) -> dist.Work:
         """Reduce a tensor over all ranks; the result is the root's."""
-        from mpi4py import MPI
-
-        tensor, root = only("reduce", tensors), self._root("reduce", opts)
-        way = Reduction.of("reduce", getattr(opts, "reduceOp", opts), tensor.dtype)
-        vector = elements(tensor, way.dtype)
-        with self._call("reduce") as comm:
+        call = "reduce"
+        tensor, what = only(call, tensors), asked(call, given, named)
+        way = Reduction.of(call, what.op, tensor.dtype)
+        vector, root = elements(tensor, way.dtype), what.root
+        same = way.what(tensor)
+        with self._call(call, *same, root=root, timeout=what.timeout) as comm:
             if self._rank == root:
-                comm.Reduce(MPI.IN_PLACE, way.message(vector), way.op, root)
+                comm.Reduce(self._in_place, way.message(vector), way.op, root)
             else:
                 comm.Reduce(way.message(vector), None, way.op, root)
         if self._rank == root:
             way.finish(vector, self._size)
             put_back(vector, tensor)
-        return done([tensor])
+        return Done([tensor])
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def broadcast(self, tensors: Any, *given: Any, **named: Any) -> dist.Work:
         """Overwrite a tensor with the root's."""
-        tensor = only("broadcast", tensors)
-        vector, root = elements(tensor), self._root("broadcast", opts)
-        with self._call("broadcast") as comm:
+        call = "broadcast"
+        tensor, what = only(call, tensors), asked(call, given, named)
+        vector, root = elements(tensor), what.root
+        size = f"{vector.nbytes} B"
+        with self._call(call, size, root=root, timeout=what.timeout) as comm:
             comm.Bcast(message(vector), root)
         put_back(vector, tensor)
-        return done([tensor])
+        return Done([tensor])
 
-    def barrier(self, opts: Any = None) -> dist.Work:
+    @eager
+    def barrier(self, *given: Any, **named: Any) -> dist.Work:
         """Wait until all ranks have come here."""
-        with self._call("barrier") as comm:
-            comm.Barrier()
-        return done([])
+        with self._call("barrier", timeout=asked("barrier", given, named).timeout):
+            pass
+        return Done([])
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Wait until all ranks have come here; name those that do not come.
+
+        Every rank that waits raises, and names all late ranks and what each does, whatever
+        `wait_all_ranks` is.
+
+        Parameters
+        ----------
+        timeout : datetime.timedelta, optional
+            None: the group's.
+        wait_all_ranks : bool, optional
+            As for ``dist.monitored_barrier``, which torch offers for gloo only.
+
+        Raises
+        ------
+        TimeoutError
+            If a rank has not come within the timeout. The group cannot be used any more.
+        """
+        with self._call("monitored_barrier", timeout=timeout):
+            pass
+
+    @eager
+    def allgather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Give every rank the tensors of all ranks, which may be of different sizes."""
-        self._allgather("all_gather", only_list("all_gather", outputs), only("all_gather", inputs))
-        return done(outputs)
+        call = "all_gather"
+        what = asked(call, given, named)
+        self._allgather(call, only_list(call, outputs), only(call, inputs), what)
+        return Done(outputs)
 
+    @eager
     def allgather_coalesced(
-        self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None
+        self, output_lists: list[list[Tensor]], input_list: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
         """Give every rank several tensors of all ranks."""
+        call = "all_gather_coalesced"
+        what = asked(call, given, named)
         for outputs, tensor in zip(zip(*output_lists, strict=True), input_list, strict=True):
-            self._allgather("all_gather_coalesced", list(outputs), tensor)
-        return done(output_lists)
+            self._allgather(call, list(outputs), tensor, what)
+        return Done(output_lists)
 
-    def _allgather(self, call: str, outputs: list[Tensor], tensor: Tensor) -> None:
+    def _allgather(self, call: str, outputs: list[Tensor], tensor: Tensor, what: Asked) -> None:
         self._check_list(call, outputs, tensor)
-        result = joined(outputs)
-        with self._call(call) as comm:
-            comm.Allgatherv(message(elements(tensor)), message(result, counts_of(outputs)))
+        result, counts = joined(outputs), counts_of(outputs)
+        with self._call(call, tuple(counts), tensor.dtype, timeout=what.timeout) as comm:
+            comm.Allgatherv(message(elements(tensor)), message(result, counts))
         spread(result, outputs)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+    @eager
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *given: Any, **named: Any
+    ) -> dist.Work:
         """Give every rank the tensors of all ranks, one behind the other.
 
         The input may be a part of the output. MPI takes that in place, on all ranks or on none.
         """
-        from mpi4py import MPI
-
         call = "all_gather_single"
+        what = asked(call, given, named)
         self._check_pair(call, output, input, output.numel(), input.numel() * self._size)
         vector, count = elements(output), input.numel()
         own = vector[self._rank * count : (self._rank + 1) * count]
         sent = elements(input)
         if sent.data_ptr() != own.data_ptr():
             own.copy_(apart(sent, vector))
-        with self._call(call) as comm:
-            comm.Allgather(MPI.IN_PLACE, message(vector, count))
+        with self._call(call, count, input.dtype, timeout=what.timeout) as comm:
+            comm.Allgather(self._in_place, message(vector, count))
         put_back(vector, output)
-        return done([output])
+        return Done([output])
 
+    @eager
     def all_gather_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+        self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
         """Do as `all_gather_single`, for several tensors."""
         for output, tensor in zip(outputs, inputs, strict=True):
-            self.all_gather_single(output, tensor)
-        return done(outputs)
+            self.all_gather_single(output, tensor, *given, **named)
+        return Done(outputs)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def reduce_scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Reduce a list of tensors over all ranks; each rank is given one of them."""
         call = "reduce_scatter"
         output, tensors = only(call, outputs), only_list(call, inputs)
         self._check_list(call, tensors, output)
-        way = Reduction.of(call, getattr(opts, "reduceOp", opts), output.dtype)
-        self._reduce_scatter(call, output, joined(tensors, way.dtype), counts_of(tensors), way)
-        return done([output])
+        what = asked(call, given, named)
+        way = Reduction.of(call, what.op, output.dtype)
+        vector = joined(tensors, way.dtype)
+        self._reduce_scatter(call, output, vector, counts_of(tensors), way, what)
+        return Done([output])
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+    @eager
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, *given: Any, **named: Any
+    ) -> dist.Work:
         """Reduce a tensor over all ranks; each rank is given one part of it."""
         call = "reduce_scatter_single"
         self._check_pair(call, output, input, input.numel(), output.numel() * self._size)
-        way = Reduction.of(call, getattr(opts, "reduceOp", opts), output.dtype)
+        what = asked(call, given, named)
+        way = Reduction.of(call, what.op, output.dtype)
         counts = [output.numel()] * self._size
-        self._reduce_scatter(call, output, elements(input, way.dtype), counts, way)
-        return done([output])
+        self._reduce_scatter(call, output, elements(input, way.dtype), counts, way, what)
+        return Done([output])
 
     def _reduce_scatter(
-        self, call: str, output: Tensor, vector: Tensor, counts: list[int], way: Reduction
+        self,
+        call: str,
+        output: Tensor,
+        vector: Tensor,
+        counts: list[int],
+        way: Reduction,
+        what: Asked,
     ) -> None:
         result = torch.empty(output.numel(), dtype=way.dtype, device="cpu")
-        with self._call(call) as comm:
+        with self._call(call, tuple(counts), output.dtype, way.name, timeout=what.timeout) as comm:
             comm.Reduce_scatter(way.message(vector), way.message(result), counts, way.op)
         way.finish(result, self._size)
         output.detach().copy_(result.view(output.shape))
 
+    @eager
     def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+        self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
         """Do as `reduce_scatter_single`, for several tensors."""
         for output, tensor in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, tensor, opts)
-        return done(outputs)
+            self.reduce_scatter_single(output, tensor, *given, **named)
+        return Done(outputs)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def gather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Give the root the tensors of all ranks."""
-        tensor, root = only("gather", inputs), self._root("gather", opts)
+        call = "gather"
+        tensor, what = only(call, inputs), asked(call, given, named)
+        root = what.root
         if self._rank != root:
-            with self._call("gather") as comm:
+            with self._call(call, tensor.dtype, root=root, timeout=what.timeout) as comm:
                 comm.Gatherv(message(elements(tensor)), None, root)
-            return done([])
-        targets = only_list("gather", outputs)
-        self._check_list("gather", targets, tensor)
-        result = joined(targets)
-        with self._call("gather") as comm:
-            comm.Gatherv(message(elements(tensor)), message(result, counts_of(targets)), root)
+            return Done([])
+        targets = only_list(call, outputs)
+        self._check_list(call, targets, tensor)
+        result, counts = joined(targets), counts_of(targets)
+        with self._call(call, tensor.dtype, root=root, timeout=what.timeout) as comm:
+            comm.Gatherv(message(elements(tensor)), message(result, counts), root)
         spread(result, targets)
-        return done(targets)
+        return Done(targets)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    @eager
+    def scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Give each rank one tensor of the root's."""
-        output, root = only("scatter", outputs), self._root("scatter", opts)
-        vector, parts = elements(output), None
+        call = "scatter"
+        output, what = only(call, outputs), asked(call, given, named)
+        vector, root, parts = elements(output), what.root, None
         if self._rank == root:
-            tensors = only_list("scatter", inputs)
-            self._check_list("scatter", tensors, output)
+            tensors = only_list(call, inputs)
+            self._check_list(call, tensors, output)
             parts = message(joined(tensors), counts_of(tensors))
-        with self._call("scatter") as comm:
+        with self._call(call, output.dtype, root=root, timeout=what.timeout) as comm:
             comm.Scatterv(parts, message(vector), root)
         put_back(vector, output)
-        return done([output])
+        return Done([output])
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    @eager
+    def alltoall(
+        self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any
+    ) -> dist.Work:
         """Give each rank one tensor of every rank."""
         call = "all_to_all"
+        what = asked(call, given, named)
         self._check_list(call, outputs)
         self._check_list(call, inputs, outputs[self._rank])
         result, sent = joined(outputs), joined(inputs)
-        with self._call(call) as comm:
+        with self._call(call, result.dtype, timeout=what.timeout) as comm:
             comm.Alltoallv(message(sent, counts_of(inputs)), message(result, counts_of(outputs)))
         spread(result, outputs)
-        return done(outputs)
+        return Done(outputs)
 
+    @eager
     def all_to_all_single(
         self,
         output: Tensor,
         input: Tensor,
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
-        opts: Any = None,
+        *given: Any,
+        **named: Any,
     ) -> dist.Work:
         """Give each rank some rows of every rank's tensor."""
         call = "all_to_all_single"
+        what = asked(call, given, named)
         check(call, output, input)
         counts = [
             self._rows(call, name, tensor, sizes)
@@ -237,10 +312,10 @@ class ProcessGroup(GroupBase):
         self._check_pair(call, output, input, counts[0][self._rank], counts[1][self._rank])
         vector = elements(output)
         sent = apart(elements(input), vector)
-        with self._call(call) as comm:
+        with self._call(call, output.dtype, timeout=what.timeout) as comm:
             comm.Alltoallv(message(sent, counts[1]), message(vector, counts[0]))
         put_back(vector, output)
-        return done([output])
+        return Done([output])
 
     # ---- other names of the same, in older and newer versions of torch ---------------------------
 
@@ -258,7 +333,6 @@ REFUSED = (
     "gather_into_tensor",
     "gather_single",
     "merge_remote_group",
-    "monitored_barrier",
     "new_window",
     "reconfigure",
     "split_group",

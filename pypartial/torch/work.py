@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,16 +12,15 @@ import torch
 import torch.distributed as dist
 
 from .._aside import aside
-from ..errors import Error, MismatchError, TimeoutError
+from ..errors import Error, MismatchError
+from .watch import Watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Transfer", "done", "mpi_errors"]
+__all__ = ["Done", "Transfer", "mpi_errors"]
 
-_c10d: Any = torch._C._distributed_c10d  # torch's types do not name all that is there
 _NO_TIMEOUT = timedelta(0)
-_POLL_S = 0.0005
 
 
 @contextmanager
@@ -36,20 +34,47 @@ def mpi_errors(call: str) -> Iterator[None]:
         raise Error(f"{call}: MPI reports: {error}") from error
 
 
-def done(tensors: Sequence[Any]) -> dist.Work:
-    """Return work that is complete, and whose future holds the tensors.
+class Done(dist.Work):
+    """Work that is complete.
 
-    It is an object of torch's C++: in older versions of torch, one made in Python would end before
-    the C++ that was given it asks it for anything.
+    Parameters
+    ----------
+    tensors : sequence
+        Tensors, or lists of them, that its future holds.
     """
-    listed = list(tensors)
-    # A future must know the devices of its tensors. One call has tensors of one device.
-    flat = [one for some in listed for one in (some if isinstance(some, (list, tuple)) else [some])]
-    devices = {tensor.device for tensor in flat if tensor.device.type != "cpu"}
-    future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
-    future.set_result(listed)
-    work: dist.Work = _c10d._create_work_from_future(future)
-    return work
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        super().__init__()
+        self._tensors = list(tensors)
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Return True."""
+        return True
+
+    is_completed = is_success = wait
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def exception(self) -> None:
+        """Return None."""
+
+    def result(self) -> list[Any]:
+        """Return the tensors."""
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future that holds the tensors."""
+        # It must know the devices of its tensors. One call has tensors of one device.
+        flat = [
+            one
+            for some in self._tensors
+            for one in (some if isinstance(some, (list, tuple)) else [some])
+        ]
+        devices = {tensor.device for tensor in flat if tensor.device.type != "cpu"}
+        future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
+        future.set_result(self._tensors)
+        return future
 
 
 class Transfer(dist.Work):
@@ -63,6 +88,10 @@ class Transfer(dist.Work):
         Its elements; they belong to MPI until the transfer is complete.
     done : callable
         Called once, when the transfer is complete.
+    watch : Watch
+        Of its group.
+    peers : list of int
+        The ranks at its other end.
     expected : int or None
         How many elements a receive is for; None for a send.
     """
@@ -73,6 +102,8 @@ class Transfer(dist.Work):
         request: MPI.Request,
         vector: torch.Tensor,
         done: Callable[[Transfer], None],
+        watch: Watch,
+        peers: list[int],
         expected: int | None = None,
     ) -> None:
         from mpi4py import MPI
@@ -80,6 +111,7 @@ class Transfer(dist.Work):
         super().__init__()
         self._call, self._request, self.vector = call, request, vector
         self._done, self._expected = done, expected
+        self._watch, self._peers = watch, peers
         self._status = MPI.Status()
         self._complete = False
         self._lock = threading.Lock()
@@ -118,37 +150,24 @@ class Transfer(dist.Work):
         Parameters
         ----------
         timeout : datetime.timedelta, optional
-            Raise `pypartial.TimeoutError` after this time; the transfer goes on. 0, or less: no
-            limit.
+            Raise `pypartial.TimeoutError` after this time; the transfer goes on. 0, or less: that
+            of the group.
         """
         with self._lock:
             if not self._is_completed():
                 with aside():
-                    if timeout > _NO_TIMEOUT:
-                        self._wait_for(timeout)
-                    else:
-                        self._ask(self._request.Wait)
+                    self._watch.wait(self._test, self._call, (), timeout, self._peers)
                 self._finish()
         return True
 
     def _test(self) -> bool:
-        return self._ask(self._request.Test)
-
-    def _ask(self, question: Callable[[MPI.Status], bool]) -> bool:
         try:
             with mpi_errors(self._call):
-                return question(self._status)
+                return self._request.Test(self._status)
         except Error:
             self._complete = True
             self._done(self)
             raise
-
-    def _wait_for(self, timeout: timedelta) -> None:
-        until = time.monotonic() + timeout.total_seconds()
-        while not self._test():
-            if time.monotonic() > until:
-                raise TimeoutError(f"{self._call}: not complete after {timeout}")
-            time.sleep(_POLL_S)
 
     def _finish(self) -> None:
         self._complete = True

@@ -1,0 +1,189 @@
+"""How a collective call of a process group is made: its arguments, its beginning, its end."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from array import array
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .. import _native
+from ..errors import ArgumentError, Error, MismatchError
+from .watch import Watch, describe
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Asked", "Call", "Gate", "asked", "eager", "recorded"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_torch: Any = torch  # its types do not name all that is there
+_set_eval_frame = _torch._C._dynamo.eval_frame.set_eval_frame
+
+
+def eager(method: Method) -> Method:
+    """Keep torch.compile from tracing a method, whose frames it would otherwise compile.
+
+    Its tracer ends a graph at a function of C that it does not know, and that function ends the
+    tracing of all that the method calls. To import the tracer, as `torch.compiler.disable` does,
+    would cost each program a second.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = _set_eval_frame(None)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            _set_eval_frame(before)
+
+    return call  # type: ignore[return-value]
+
+
+class Asked(NamedTuple):
+    """What a call is asked for, beside its tensors."""
+
+    op: Any = None  # SUM
+    root: int = 0
+    timeout: timedelta | None = None  # the group's
+
+
+_DEFAULT = Asked()
+_OPERATIONS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
+
+
+def asked(call: str, given: tuple[Any, ...], named: dict[str, Any] = {}) -> Asked:  # noqa: B006
+    """Return what a call is asked for.
+
+    By an object of options, as torch.distributed does, or by values, as torch's own process groups
+    take, too: a root, an operation, a timeout.
+    """
+    if len(given) == 1 and not named and hasattr(given[0], "timeout"):
+        options = given[0]
+        return Asked(
+            getattr(options, "reduceOp", None), getattr(options, "rootRank", 0), options.timeout
+        )
+    found = _DEFAULT
+    for name, value in (*(("", value) for value in given), *named.items()):
+        if value is None:
+            continue
+        if isinstance(value, timedelta) and name in ("", "timeout"):
+            found = found._replace(timeout=value)
+        elif isinstance(value, _OPERATIONS) and name in ("", "op"):
+            found = found._replace(op=value)
+        elif isinstance(value, int) and name in ("", "root"):
+            found = found._replace(root=value)
+        elif hasattr(value, "timeout") and name in ("", "opts"):
+            found = asked(call, (value,))
+        else:
+            raise ArgumentError(
+                f"{call}: {name and name + '='}{value!r} is neither a root, an operation, a "
+                "timeout nor an object of options"
+            )
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _signature(call: str, what: tuple[object, ...]) -> int:
+    """Return a number by which ranks compare calls."""
+    text = describe(call, what).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+
+
+class Gate:
+    """Where the ranks of a group meet at the beginning of each call.
+
+    MPI's own calls cannot be left when a rank does not come, and do not notice that it came for
+    something else. So the ranks meet in a small reduction that does not block. Those that follow it
+    block, but all ranks are there then, and in the same call.
+    """
+
+    def __init__(self, comm: MPI.Comm, watch: Watch) -> None:
+        from mpi4py import MPI
+
+        self.comm, self.watch, self.lib = comm, watch, _native.load().lib
+        self._peers = list(range(comm.size))
+        self._own, self._least = array("q", [0, 0]), array("q", [0, 0])
+        self._arguments = ([self._own, MPI.INT64_T], [self._least, MPI.INT64_T], MPI.MIN)
+        self.left: MPI.Request | None = None  # given up: MPI uses its memory further
+
+    def meet(self, call: str, what: tuple[object, ...], timeout: timedelta | None) -> None:
+        """Wait until all ranks are here; raise if they are in different calls."""
+        watch = self.watch
+        watch.begin(call, what)
+        number = _signature(call, what)
+        self._own[0], self._own[1] = number, -number
+        request = self.comm.Iallreduce(*self._arguments)
+        try:
+            if not request.Test():
+                watch.wait(request.Test, call, what, timeout, self._peers)
+            watch.hear()  # a rank may have been here, and have left again
+            watch.check()
+        except BaseException as error:
+            self.left = request
+            watch.give_up(error)
+            raise
+        if self._least[0] != -self._least[1]:
+            self._refuse(describe(call, what))
+
+    def _refuse(self, mine: str) -> None:
+        """Raise, on all ranks: they have found out together."""
+        told = self.comm.allgather(mine)
+        other = next(rank for rank, theirs in enumerate(told) if theirs != told[0])
+        raise MismatchError(
+            f"the ranks are in different calls: rank 0 in {told[0]}, rank {other} in "
+            f"{told[other]}. All ranks of a process group make the same calls in the same order, "
+            "and several threads need a group each"
+        )
+
+
+class Call:
+    """A collective call of a group, for the time of a ``with`` block. This rank steps aside."""
+
+    __slots__ = ("_gate", "_name", "_record", "_timeout", "_what")
+
+    def __init__(
+        self, gate: Gate, name: str, what: tuple[object, ...], timeout: timedelta | None
+    ) -> None:
+        self._gate, self._name, self._what, self._timeout = gate, name, what, timeout
+
+    def __enter__(self) -> MPI.Comm:
+        self._record = recorded(self._name)
+        self._gate.lib.pp_aside_begin()
+        try:
+            self._gate.meet(self._name, self._what, self._timeout)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self._gate.comm
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        from mpi4py import MPI
+
+        self._gate.lib.pp_aside_end()
+        self._gate.watch.end()
+        if self._record is not None:
+            self._record.__exit__(kind, error, trace)
+        if kind is not None and issubclass(kind, MPI.Exception):
+            raise Error(f"{self._name}: MPI reports: {error}") from error
+
+
+def recorded(call: str) -> Any:
+    """Begin an event of torch's profiler, as its own backends do; None if nobody profiles."""
+    if not _torch.autograd._profiler_enabled():
+        return None
+    record = _torch.autograd.profiler.record_function(f"pypartial:{call}")
+    record.__enter__()
+    return record
