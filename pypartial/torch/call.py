@@ -20,31 +20,53 @@ from .watch import Watch, describe
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Asked", "Call", "Gate", "asked", "eager", "recorded"]
+__all__ = ["Asked", "Call", "Gate", "asked", "eager"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _torch: Any = torch  # its types do not name all that is there
 _set_eval_frame = _torch._C._dynamo.eval_frame.set_eval_frame
+_event = _torch._C._profiler._RecordFunctionFast
 
 
-def eager(method: Method) -> Method:
-    """Keep torch.compile from tracing a method, whose frames it would otherwise compile.
+def eager(event: str, inputs: int = 0) -> Callable[[Method], Method]:
+    """Make a method one that torch.compile does not trace, and that its profiler shows.
 
-    Its tracer ends a graph at a function of C that it does not know, and that function ends the
-    tracing of all that the method calls. To import the tracer, as `torch.compiler.disable` does,
-    would cost each program a second.
+    The tracer of torch.compile ends a graph at a function of C that it does not know, and that
+    function ends the tracing of all that the method calls. `torch.compiler.disable` would import
+    the tracer, which costs each program a second.
+
+    Parameters
+    ----------
+    event : str
+        The name of the call to the profiler, as torch's own backends name it.
+    inputs : int
+        Which argument has the tensors whose shapes the profiler shows.
     """
 
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        before = _set_eval_frame(None)
-        try:
-            return method(*args, **kwargs)
-        finally:
-            _set_eval_frame(before)
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            before = _set_eval_frame(None)
+            try:
+                if not _torch.autograd._profiler_enabled():
+                    return method(self, *args, **kwargs)
+                with _event(f"pypartial:{event}", _tensors(args[inputs:]), {}):
+                    return method(self, *args, **kwargs)
+            finally:
+                _set_eval_frame(before)
 
-    return call  # type: ignore[return-value]
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """Return the tensors of a call's first argument."""
+    first = values[0] if values else []
+    while isinstance(first, (list, tuple)) and first and not isinstance(first[0], torch.Tensor):
+        first = first[0]
+    return [first] if isinstance(first, torch.Tensor) else list(first)
 
 
 class Asked(NamedTuple):
@@ -147,7 +169,7 @@ class Gate:
 class Call:
     """A collective call of a group, for the time of a ``with`` block. This rank steps aside."""
 
-    __slots__ = ("_gate", "_name", "_record", "_timeout", "_what")
+    __slots__ = ("_gate", "_name", "_timeout", "_what")
 
     def __init__(
         self, gate: Gate, name: str, what: tuple[object, ...], timeout: timedelta | None
@@ -155,7 +177,6 @@ class Call:
         self._gate, self._name, self._what, self._timeout = gate, name, what, timeout
 
     def __enter__(self) -> MPI.Comm:
-        self._record = recorded(self._name)
         self._gate.lib.pp_aside_begin()
         try:
             self._gate.meet(self._name, self._what, self._timeout)
@@ -174,16 +195,5 @@ class Call:
 
         self._gate.lib.pp_aside_end()
         self._gate.watch.end()
-        if self._record is not None:
-            self._record.__exit__(kind, error, trace)
         if kind is not None and issubclass(kind, MPI.Exception):
             raise Error(f"{self._name}: MPI reports: {error}") from error
-
-
-def recorded(call: str) -> Any:
-    """Begin an event of torch's profiler, as its own backends do; None if nobody profiles."""
-    if not _torch.autograd._profiler_enabled():
-        return None
-    record = _torch.autograd.profiler.record_function(f"pypartial:{call}")
-    record.__enter__()
-    return record

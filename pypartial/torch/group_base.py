@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ArgumentError, Error
-from .call import Call, Gate, eager, recorded
+from .call import Call, Gate, eager
 from .elements import DEVICES, check, elements, message, only, put_back
 from .watch import Watch
 from .work import Transfer
@@ -58,7 +58,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     # ---- from rank to rank ----------------------------------------------------------------------
 
-    @eager
+    @eager("send")
     def send(self, tensors: list[Tensor], dstRank: int, tag: int = 0) -> Transfer:
         """Begin to send a tensor, which must not change before the work is complete."""
         vector = elements(only("send", tensors))
@@ -66,13 +66,13 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         request = self._live().Isend(message(vector), dstRank, tag)
         return self._transfer("send", request, vector, self._end, [dstRank])
 
-    @eager
+    @eager("recv")
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int = 0) -> Transfer:
         """Begin to receive a tensor."""
         self._check_peer("recv", srcRank, tag)
         return self._receive(tensors, srcRank, tag, [srcRank])
 
-    @eager
+    @eager("recvAnySource")
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Transfer:
         """Begin to receive a tensor of any rank."""
         from mpi4py import MPI
@@ -107,10 +107,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         peers: list[int],
         expected: int | None = None,
     ) -> Transfer:
-        record = recorded(call)
         work = Transfer(call, request, vector, done, self._watch, peers, expected)
-        if record is not None:
-            record.__exit__(None, None, None)
         for other in list(self._transfers):
             other.reap()
         # Also if the application drops the work: MPI uses its memory.

@@ -43,13 +43,13 @@ class ProcessGroup(GroupBase):
 
     # ---- collective calls -----------------------------------------------------------------------
 
-    @eager
+    @eager("all_reduce")
     def allreduce(self, tensors: Any, *given: Any, **named: Any) -> dist.Work:
         """Reduce tensors over all ranks, in place."""
         call = "all_reduce"
         return self._allreduce(call, as_list(tensors), asked(call, given, named))
 
-    @eager
+    @eager("all_reduce")
     def allreduce_coalesced(self, tensors: list[Tensor], *given: Any, **named: Any) -> dist.Work:
         """Reduce several tensors over all ranks, in place."""
         call = "all_reduce_coalesced"
@@ -74,7 +74,7 @@ class ProcessGroup(GroupBase):
             put_back(vector, tensor)
         return Done(tensors)
 
-    @eager
+    @eager("reduce")
     def reduce(self, tensors: Any, *given: Any, **named: Any) -> dist.Work:
         """Reduce a tensor over all ranks; the result is the root's."""
         call = "reduce"
@@ -92,7 +92,7 @@ class ProcessGroup(GroupBase):
             put_back(vector, tensor)
         return Done([tensor])
 
-    @eager
+    @eager("broadcast")
     def broadcast(self, tensors: Any, *given: Any, **named: Any) -> dist.Work:
         """Overwrite a tensor with the root's."""
         call = "broadcast"
@@ -104,14 +104,14 @@ class ProcessGroup(GroupBase):
         put_back(vector, tensor)
         return Done([tensor])
 
-    @eager
+    @eager("barrier")
     def barrier(self, *given: Any, **named: Any) -> dist.Work:
         """Wait until all ranks have come here."""
         with self._call("barrier", timeout=asked("barrier", given, named).timeout):
             pass
         return Done([])
 
-    @eager
+    @eager("monitored_barrier")
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
@@ -135,7 +135,7 @@ class ProcessGroup(GroupBase):
         with self._call("monitored_barrier", timeout=timeout):
             pass
 
-    @eager
+    @eager("all_gather", 1)
     def allgather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Give every rank the tensors of all ranks, which may be of different sizes."""
         call = "all_gather"
@@ -143,7 +143,7 @@ class ProcessGroup(GroupBase):
         self._allgather(call, only_list(call, outputs), only(call, inputs), what)
         return Done(outputs)
 
-    @eager
+    @eager("all_gather", 1)
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], input_list: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
@@ -161,7 +161,7 @@ class ProcessGroup(GroupBase):
             comm.Allgatherv(message(elements(tensor)), message(result, counts))
         spread(result, outputs)
 
-    @eager
+    @eager("all_gather_into_tensor", 1)
     def all_gather_single(
         self, output: Tensor, input: Tensor, *given: Any, **named: Any
     ) -> dist.Work:
@@ -182,7 +182,7 @@ class ProcessGroup(GroupBase):
         put_back(vector, output)
         return Done([output])
 
-    @eager
+    @eager("all_gather_into_tensor", 1)
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
@@ -191,7 +191,7 @@ class ProcessGroup(GroupBase):
             self.all_gather_single(output, tensor, *given, **named)
         return Done(outputs)
 
-    @eager
+    @eager("reduce_scatter", 1)
     def reduce_scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Reduce a list of tensors over all ranks; each rank is given one of them."""
         call = "reduce_scatter"
@@ -203,7 +203,7 @@ class ProcessGroup(GroupBase):
         self._reduce_scatter(call, output, vector, counts_of(tensors), way, what)
         return Done([output])
 
-    @eager
+    @eager("reduce_scatter_tensor", 1)
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, *given: Any, **named: Any
     ) -> dist.Work:
@@ -231,7 +231,7 @@ class ProcessGroup(GroupBase):
         way.finish(result, self._size)
         output.detach().copy_(result.view(output.shape))
 
-    @eager
+    @eager("reduce_scatter_tensor", 1)
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
@@ -240,7 +240,7 @@ class ProcessGroup(GroupBase):
             self.reduce_scatter_single(output, tensor, *given, **named)
         return Done(outputs)
 
-    @eager
+    @eager("gather", 1)
     def gather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Give the root the tensors of all ranks."""
         call = "gather"
@@ -258,7 +258,7 @@ class ProcessGroup(GroupBase):
         spread(result, targets)
         return Done(targets)
 
-    @eager
+    @eager("scatter", 1)
     def scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist.Work:
         """Give each rank one tensor of the root's."""
         call = "scatter"
@@ -273,7 +273,7 @@ class ProcessGroup(GroupBase):
         put_back(vector, output)
         return Done([output])
 
-    @eager
+    @eager("all_to_all", 1)
     def alltoall(
         self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any
     ) -> dist.Work:
@@ -288,7 +288,7 @@ class ProcessGroup(GroupBase):
         spread(result, outputs)
         return Done(outputs)
 
-    @eager
+    @eager("all_to_all", 1)
     def all_to_all_single(
         self,
         output: Tensor,

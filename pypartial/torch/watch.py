@@ -140,11 +140,11 @@ class Watch:
                 self._ask(peers)
             if ask_by is None or (now < ask_by and not self._all_told(peers)):
                 continue
-            waited = f"not complete after {now - began:.1f} s"
-            text = f"{describe(call, what)}: {waited}; {self._told(peers)}"
+            doing, name = self._told(peers), describe(call, what)
             if now >= deadline:
-                raise TimeoutError(text)
-            LOGGER.warning("%s", text)
+                limit = f"{chosen.total_seconds():g} s"
+                raise TimeoutError(f"{name}: not complete within the timeout of {limit}; {doing}")
+            LOGGER.warning("%s: not complete after %.1f s; %s", name, now - began, doing)
             ask_by, warn_at = None, began + 2 * (now - began)
 
     def check(self) -> None:
