@@ -376,9 +376,26 @@ def assert_refused(run: subprocess.CompletedProcess[str], *said: str) -> None:
     assert all(text in run.stderr for text in said), run.stderr
 
 
-@pytest.mark.parametrize("option", ["--mpi", "--extras", "--source"])
+@pytest.mark.parametrize("option", ["--mpi", "--extras", "--torch", "--source"])
 def test_an_option_of_ci_environment_without_a_value(tmp_path, option):
     assert_refused(environment(tmp_path, option), f"ci/environment: {option}: its value is missing")
+
+
+@pytest.mark.parametrize(
+    ("version", "installed"),
+    [("2.11.0", r"torch==2\.11\.0"), ("oldest", r"torch==2\.\d+\.0"), ("latest", "torch")],
+)
+def test_a_version_of_pytorch(tmp_path, version, installed):
+    made = environment(tmp_path, "--torch", version, str(tmp_path / "env"))
+    assert made.returncode == 0, made.stderr
+    last = (tmp_path / "installed").read_text().splitlines()[-1]
+    assert re.fullmatch(rf"install --upgrade {installed}", last), last
+
+
+def test_a_version_of_pytorch_that_does_not_exist(tmp_path):
+    made = environment(tmp_path, "--torch", "newest", str(tmp_path / "env"))
+    assert_refused(made, "--torch newest: there is no such version")
+    assert not (tmp_path / "env").exists()
 
 
 def test_an_environment_is_used_again_for_the_same_mpi_only(tmp_path):
