@@ -27,7 +27,7 @@ NOT_RUN = "-"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Exit)\b")  # at the left margin of a traceback
 SHORT = 200
 START_S = 60.0  # in which the ranks have begun with the first test
-OTHERS_S = 2.0  # how long the other ranks may still report after one has failed
+OTHERS_S = 12.0  # after one rank has failed; a barrier of the tests waits for 10 s
 LAUNCH_S = 4 * 3600.0
 
 
@@ -209,12 +209,12 @@ class Watch:
             return
         failed = [outcome for outcome in self.found().values() if outcome.name == "failed"]
         last = [*run.output.strip().splitlines()[-30:], f"exit code {run.returncode}"]
-        self.stop(failed[0] if failed else Outcome("crash", "\n".join(last)))
+        self.stop(worst(failed) if failed else Outcome("crash", "\n".join(last)))
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return that of the rank that fared worst; of several the first."""
-    return max(outcomes, key=lambda outcome: OUTCOMES.index(outcome.name))
+    """Return that of the rank that fared worst; of several the first that ended."""
+    return max(outcomes, key=lambda outcome: (OUTCOMES.index(outcome.name), -outcome.seconds))
 
 
 def run_tests(

