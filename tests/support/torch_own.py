@@ -152,8 +152,16 @@ class Watch:
     is not judged: it runs again, first in a new launch.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], ranks: int, limit_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        ranks: int,
+        limit_s: float,
+        progress: Callable[[str, Outcome], None],
+    ) -> None:
         self.folder, self.names, self.ranks, self.limit_s = folder, names, ranks, limit_s
+        self.progress = progress
         self.done: list[Outcome] = []
         self.since = time.monotonic()
         self.begun = False  # the first test
@@ -173,19 +181,21 @@ class Watch:
 
     def over(self) -> bool:
         """Return whether the launch has to be ended: a rank failed, or the time is up."""
-        while not self.stops and len(self.done) < len(self.names):
+        if not self.begun:
+            self.begun, now = (self.folder / "0").exists(), time.monotonic()
+            self.stops = not self.begun and now - self.since > START_S
+            self.since = now if self.begun else self.since
+        while self.begun and not self.stops and len(self.done) < len(self.names):
             found = self.found()
             failed = [outcome for outcome in found.values() if outcome.name == "failed"]
             now = time.monotonic()
-            if not self.begun and (self.folder / "0").exists():
-                self.begun, self.since = True, now
             self.failed_at = (self.failed_at or now) if failed else None
             if len(found) == self.ranks and len(failed) in (0, self.ranks):
                 self.finish(worst(found.values()))
                 self.shaky = self.shaky or bool(failed)
             elif self.failed_at is not None and now - self.failed_at > OTHERS_S:
                 self.stop(worst(found.values()))
-            elif now - self.since > (self.limit_s if self.begun else START_S):
+            elif now - self.since > self.limit_s:
                 missing = [rank for rank in range(self.ranks) if rank not in found]
                 self.stop(Outcome("hang", f"ranks {missing} do not end"))
             else:
@@ -194,6 +204,7 @@ class Watch:
 
     def finish(self, outcome: Outcome) -> None:
         """Note what became of the test that runs; the next one begins."""
+        self.progress(self.names[len(self.done)], outcome)
         self.done.append(outcome)
         self.since, self.failed_at = time.monotonic(), None
 
@@ -205,7 +216,7 @@ class Watch:
 
     def ended(self, run: Run) -> None:
         """Note what the launch leaves open: the test amid which it ended has crashed it."""
-        if self.over() or len(self.done) == len(self.names):
+        if self.over() or not self.begun or len(self.done) == len(self.names):
             return
         failed = [outcome for outcome in self.found().values() if outcome.name == "failed"]
         last = [*run.output.strip().splitlines()[-30:], f"exit code {run.returncode}"]
@@ -230,22 +241,13 @@ def run_tests(
         with tempfile.TemporaryDirectory(prefix="pp-own-") as home:
             folder = Path(home)
             (folder / "names").write_text("\n".join(left))
-            watch = Watch(folder, left, ranks, limit_s)
-
-            def over(watch: Watch = watch, left: Sequence[str] = left) -> bool:
-                before = len(watch.done)
-                ends = watch.over()
-                for n in range(before, len(watch.done)):
-                    progress(left[n], watch.done[n])
-                return ends
-
+            watch = Watch(folder, left, ranks, limit_s, progress)
             command = [*launch(ranks), *launcher().labels]
             command += python(str(FOLDER / "ranks.py"), backend, str(folder))
-            run = program(command, timeout_s=LAUNCH_S, over=over, patience_s=5)
-            before = len(watch.done)
+            run = program(command, timeout_s=LAUNCH_S, over=watch.over, patience_s=5)
             watch.ended(run)
-            for n in range(before, len(watch.done)):
-                progress(left[n], watch.done[n])
+            if not watch.begun:
+                raise RuntimeError(f"the ranks did not begin with a test\n{run.explain()}")
             results |= dict(zip(left, watch.done, strict=False))
     return results
 

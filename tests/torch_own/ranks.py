@@ -107,11 +107,12 @@ class Rank:
         self.own.Barrier.barrier_id = 0
         dist.set_debug_level_from_env()
         seconds = self.own.CUSTOM_PG_TIMEOUT.get(name, self.own.default_pg_timeout)
-        # The rendezvous of pypartial serves gloo as well.
-        import pypartial.torch  # noqa: F401
-
         dist.init_process_group(
-            self.backend, init_method="mpi://", timeout=timedelta(seconds=seconds)
+            self.backend,
+            init_method=f"file://{self.folder}/{n}/shared",  # as PyTorch's runs have it
+            rank=self.number,
+            world_size=self.size,
+            timeout=timedelta(seconds=seconds),
         )
         set_rng_seed()
 

@@ -99,7 +99,7 @@ def watch(tmp_path, told: dict[tuple[int, int], str], limit_s: float = 100) -> W
     for (n, rank), outcome in told.items():
         result = {"outcome": outcome, "text": f"of rank {rank}", "seconds": 1.0}
         (tmp_path / f"{n}.{rank}.json").write_text(json.dumps(result))
-    return Watch(tmp_path, ["test_0", "test_1", "test_2"], 2, limit_s)
+    return Watch(tmp_path, ["test_0", "test_1", "test_2"], 2, limit_s, print)
 
 
 PASSED = {(0, 0): "passed", (0, 1): "passed"}
@@ -124,6 +124,16 @@ def test_how_a_launch_ends(tmp_path, told, ends: str, outcomes: list[str]) -> No
     assert seen.over() == (ends == "hang")
     seen.ended(Run(["mpirun"], 1, "Segmentation fault", 1.0))
     assert [outcome.name for outcome in seen.done] == outcomes
+
+
+def test_ranks_that_do_not_begin(tmp_path) -> None:
+    """That is no outcome of a test."""
+    seen = Watch(tmp_path, ["test_0"], 2, 100.0, print)
+    assert not seen.over()
+    seen.since -= 1000.0
+    assert seen.over()
+    seen.ended(Run(["mpirun"], None, "", 1.0))
+    assert not seen.begun and seen.done == []
 
 
 def test_others_may_report_after_a_failure(tmp_path) -> None:
