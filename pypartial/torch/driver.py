@@ -46,9 +46,11 @@ class Driver(ABC):
         A step of another rank may be a collective call: ranks flush before one of their own.
     ends_in_rounds : bool
         A rank that has come to its end makes rounds: it is in no collective call meanwhile.
+    is_closed : bool
+        The optimizer has finished.
     """
 
-    is_paused = meets_in_steps = ends_in_rounds = False
+    is_paused = meets_in_steps = ends_in_rounds = is_closed = False
 
     @property
     @abstractmethod

@@ -9,33 +9,36 @@ from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from .._arguments import as_argument_error, real_number
 from .._native import CORE_ERRORS, warn
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
-from ..methods import EagerSGD, Method
+from ..methods import Method
 from ..methods.meeting import Meeting
 from ..policy import Policy
 from ..status import Status
 from .advice import advice
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
-from .flat import averages_models, check_apart
-from .layout import Facts, Layout, compare, describe, describe_trained, is_a_reading
+from .layout import Facts, compare
 from .mean import mean_of
 from .overlap import Pieces, check_overlap, keeps_replicas
 from .replica import Replica, spell
 from .schedule import is_over
 from .state import copy_state
 from .tensors import copy, settle
+from .trained import check_parameters, check_world, choose, kind, survey
 
 __all__ = ["DistributedOptimizer"]
 
 _PARTS = {"optimizer", "scheduler", "worker"}  # of a state_dict
+_autograd: Any = torch.autograd  # its types do not name all that is there
+_OF_ALL_OPTIMIZERS = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 
 
-class DistributedOptimizer:
+class DistributedOptimizer(torch.optim.Optimizer):
     """Trains one model on all ranks of a context: wraps an optimizer of torch.
 
     ``step()`` contributes this rank's gradients, and applies what `method` says. With the default,
@@ -45,6 +48,9 @@ class DistributedOptimizer:
     the slow ranks' gradients. These are in a later round. So an optimizer's step is a round, not a
     batch: hyperparameters are set by `before_round` or `scheduler`, and there may be more rounds
     than a rank has batches (`pypartial.methods.EagerSGD`).
+
+    It is a ``torch.optim.Optimizer``, so torch's schedulers and the trainers of other libraries
+    take it. Its groups, state and defaults are those of `optimizer`, the same objects.
 
     Making it is collective and blocking. Parameters, buffers and the state of `optimizer` become
     those of rank 0; not a state of other values than numbers and tensors, as an optimizer of your
@@ -62,10 +68,9 @@ class DistributedOptimizer:
         `pypartial.methods`.
     scheduler : torch.optim.lr_scheduler.LRScheduler, optional
         Made on `optimizer`; not a ``ReduceLROnPlateau``. The wrapper calls its ``step()`` after
-        each step of `optimizer`; do not call it yourself: ranks call the wrapper's ``step()``
-        different numbers of times, and their learning rates would differ. For the same reason torch
-        refuses a scheduler of the wrapper. With partial rounds nobody knows beforehand how many
-        steps it makes: see Notes.
+        each step of `optimizer`; do not call it yourself. With partial rounds nobody knows
+        beforehand how many steps it makes: see Notes. A scheduler that the program steps itself is
+        made on the wrapper: see there, too.
     clip_norm : float, optional
         Scales the gradient that is applied to at most this 2-norm, as
         ``torch.nn.utils.clip_grad_norm_`` does.
@@ -158,6 +163,15 @@ class DistributedOptimizer:
     then it is the least. A ``OneCycleLR`` keeps its last rate in all further rounds. Others do what
     torch documents: ``CosineAnnealingLR`` comes up again behind ``T_max``.
 
+    A scheduler that is made on the wrapper counts this rank's batches: the program, or its trainer,
+    calls ``step()`` of it. It sets the rate of the rounds that this rank applies from then on. With
+    partial rounds ranks are at different rounds in the same batch, and may apply a round with
+    different rates. Then their replicas differ until the next `flush`: see above.
+
+    **Other libraries.** Call `flush` on all ranks before one saves a checkpoint, which calls
+    `state_dict`. Lightning does so itself, by `consolidate_state_dict`. Hooks that are registered
+    on the wrapper are called once in a call of the wrapper; those of `optimizer`, once in a round.
+
     **Ends.** A rank with fewer batches than others calls `finish`, or leaves the ``with`` block,
     and serves the other ranks until all have done so. With `PartialReduce` and `Ripples` its model
     then counts by its few steps, as `pypartial.methods.Worker.finish` says. An exception that
@@ -193,9 +207,11 @@ class DistributedOptimizer:
     ) -> None:
         if not isinstance(ctx, Context):
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
-        self.optimizer, self.scheduler = optimizer, scheduler
+        # No method sets an attribute of this object, or reads `optimizer`: Lightning calls them on
+        # an object of its own, which finds all attributes here, but whose `optimizer` is this one.
+        self.optimizer = self._inner = optimizer
+        self.scheduler = scheduler
         self._ctx, self._clip_norm, self._before_round = ctx, clip_norm, before_round
-        self._has_finished = False
         self._meeting = Meeting(ctx)
         with self._meeting.kept():
             self._agree(method, policy, overlap, model, device_path)
@@ -208,6 +224,7 @@ class DistributedOptimizer:
         self._seen = [Facts(p, id(p) in held) for _, p in self._parameters]
         is_replica = ctx.size > 1 and keeps_replicas(self._method, overlap)
         self._replica = Replica(self._meeting, optimizer, ctx.rank) if is_replica else None
+        super().__setstate__({})  # makes what hooks need; __init__() would make groups, too
         if ctx.rank == 0:
             for text in advice(self._method, optimizer, scheduler, self._clip_norm, ctx.size):
                 warn(text, 3, UserWarning)
@@ -225,9 +242,11 @@ class DistributedOptimizer:
         """Check the arguments, and raise on all ranks if one has a problem."""
         complaint, lines, options = None, [], []
         try:
-            self._method = _choose(method, policy)
+            self._method = choose(method, policy)
             self._check(overlap, model)
-            lines = self._survey(model)
+            trained = survey(self.optimizer, self._method, model)
+            self._parameters, self._layout = trained.parameters, trained.layout
+            self._buffers, self._tensors, lines = trained.buffers, trained.tensors, trained.lines
             check_path(device_path, self._layout.home)
             options = self._options(overlap, device_path)
         except Exception as error:  # the other ranks must learn of it
@@ -242,14 +261,15 @@ class DistributedOptimizer:
         compare("the optimizers", [theirs for _, _, theirs in told])
 
     def _check(self, overlap: int | None, model: torch.nn.Module | None) -> None:
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
+        is_wrapper = isinstance(self.optimizer, DistributedOptimizer)
+        if is_wrapper or not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ArgumentError(
-                f"optimizer must be a torch.optim.Optimizer, not {_kind(self.optimizer)}"
+                f"optimizer must be a torch.optim.Optimizer, not {kind(self.optimizer)}"
             )
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ArgumentError("LBFGS computes gradients inside its step; it is not supported")
         if model is not None and not isinstance(model, torch.nn.Module):
-            raise ArgumentError(f"model must be a torch.nn.Module, not {_kind(model)}")
+            raise ArgumentError(f"model must be a torch.nn.Module, not {kind(model)}")
         inner = getattr(self.scheduler, "optimizer", None)
         if self.scheduler is not None and inner is not self.optimizer:
             raise ArgumentError("scheduler must be a scheduler that was made on this optimizer")
@@ -275,50 +295,7 @@ class DistributedOptimizer:
                 "before_round needs rounds that all ranks apply one by one: Synchronous(), or "
                 f"EagerSGD with deliver='each', not {self._method!r}"
             )
-        _check_world(self._ctx.size)
-
-    def _survey(self, model: torch.nn.Module | None) -> list[str]:
-        """Find parameters and buffers, and return a line for each."""
-        names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
-        self._parameters = [
-            (names.get(id(p), f"{number} of group {group}"), p)
-            for group, content in enumerate(self.optimizer.param_groups)
-            for number, p in enumerate(content["params"])
-        ]
-        self._layout = Layout(self._parameters)
-        others, buffers = [], []
-        if model is not None:
-            trained = {id(p) for _, p in self._parameters}
-            others = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
-            buffers = list(model.named_buffers())
-        for name, p in self._parameters:
-            if p.grad is not None and not p.requires_grad and bool(p.grad.any()):
-                raise ArgumentError(
-                    f"parameter {name} is frozen and has a gradient, which the optimizer of each "
-                    "rank would apply by itself: set its grad to None"
-                )
-        if averages_models(self._method):
-            check_apart(self._layout, self._method)
-        for name, tensor in [*self._parameters, *others, *buffers]:
-            if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
-                raise ArgumentError(
-                    f"{name} is not a dense tensor on the CPU or a CUDA device: {tensor.layout} on "
-                    f"{tensor.device}"
-                )
-            if is_a_reading(tensor):
-                raise ArgumentError(
-                    f"{name} cannot be written: it is a view that repeats, conjugates or negates "
-                    "elements. Make it by clone(), or resolve_conj()"
-                )
-        self._buffers = [buffer for _, buffer in buffers]
-        everything = [*self._parameters, *others, *buffers]
-        self._tensors = [tensor for _, tensor in everything]
-        return [
-            f"{describe_trained(name, tensor)}, trained"
-            if tensor.requires_grad
-            else describe(name, tensor)
-            for name, tensor in everything
-        ]
+        check_world(self._ctx.size)
 
     def _options(self, overlap: int | None, device_path: str) -> list[str]:
         """Return what must be the same on all ranks beside the model, a line each."""
@@ -348,17 +325,28 @@ class DistributedOptimizer:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Contribute the gradients, and apply what the method says.
 
         Blocking, not collective: it waits as the method's policy or generator says. What it
         applies are steps of the wrapped optimizer, none, one or several; `rounds` counts them.
 
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients: ``zero_grad()``, a forward and a backward pass. It is called
+            once, before they are contributed.
+
+        Returns
+        -------
+        object
+            What `closure` returns; None without one.
+
         Raises
         ------
         ArgumentError
-            If there is a `closure`, which ranks cannot repeat together; if a gradient is sparse.
-            Nothing was communicated.
+            If `closure` is not a function, or a GradScaler calls with one: it has looked at the
+            gradients before; if a gradient is sparse. Nothing was communicated.
         Error
             After `finish`; inside `no_sync`; if parameters were added, frozen, unfrozen, converted
             or moved since the optimizer was made; if a gradient is the one that was applied last,
@@ -368,7 +356,7 @@ class DistributedOptimizer:
             If another rank has failed.
         """
         try:
-            self._step(closure)
+            return (self._step_watched if self._is_watched() else self._step)(closure)
         except BaseException:
             # A GradScaler deletes them behind a step that returns. Its next step would multiply the
             # scale by the one that is still here.
@@ -376,20 +364,39 @@ class DistributedOptimizer:
                 self.__dict__.pop(name, None)
             raise
 
-    def _step(self, closure: None) -> None:
+    step.hooked = True  # type: ignore[attr-defined]  # or torch would make all steps watched ones
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         self._live("step")
-        if closure is not None:
-            raise ArgumentError("closure is not supported: a step of all ranks cannot be repeated")
-        self._check_parameters()
         # A GradScaler sets both for the time of the call. If it has unscaled the gradients before,
         # there is no scale.
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        value = None
+        if closure is not None:
+            if not callable(closure):
+                raise ArgumentError(f"closure must be a function, not {kind(closure)}")
+            if found_inf is not None:
+                raise ArgumentError(
+                    "a GradScaler has looked at the gradients before the closure computes them: "
+                    "call the closure, and then scaler.step(optimizer)"
+                )
+            with torch.enable_grad():
+                value = closure()
+        check_parameters(self._inner, self._parameters, self._seen, self._method)
         factor = None
         if scale is not None:
             factor = float(scale.double().reciprocal())
         elif found_inf is not None:
             factor = 1.0
         self._driver.step(factor, found_inf is not None and float(found_inf) > 0)
+        return value
+
+    # It calls hooks, and tells a profiler: 8 us, which other steps need not take.
+    _step_watched = torch.optim.Optimizer.profile_hook_step(_step)
+
+    def _is_watched(self) -> bool:
+        hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks
+        return any(hooks) or any(_OF_ALL_OPTIMIZERS) or _autograd._profiler_enabled()
 
     def _apply(self) -> None:
         """Make a step with the gradients that the parameters have."""
@@ -401,7 +408,7 @@ class DistributedOptimizer:
             torch.nn.utils.clip_grad_norm_(self._layout.parameters, self._clip_norm)
         versions = self._versions()
         try:
-            self.optimizer.step()
+            self._inner.step()
             self._driver.settle()  # whatever raises from here on
         except BaseException:
             if self._versions() != versions:  # it has applied the gradients, or a part of them
@@ -416,31 +423,10 @@ class DistributedOptimizer:
         """Return how often torch has written each parameter."""
         return [p._version for p in self._layout.parameters]
 
-    def _check_parameters(self) -> None:
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        if len(parameters) != len(self._parameters):
-            raise Error(
-                f"the optimizer has {len(parameters)} parameters, and had {len(self._parameters)} "
-                "when DistributedOptimizer was made: parameters cannot be added or removed"
-            )
-        for p, (name, known), seen in zip(parameters, self._parameters, self._seen, strict=True):
-            if p is not known:
-                raise Error(f"parameter {name} was replaced by another one")
-            change = seen.change(p)
-            if change is not None:
-                raise Error(f"parameter {name} {change} after the optimizer was made")
-            if seen.is_held and p.data_ptr() != seen.place:
-                raise Error(
-                    f"parameter {name} was moved to other memory after the optimizer was made: "
-                    f"{self._method!r} averages the memory where it was. Do not assign p.data "
-                    "then; nor call flatten_parameters(), by which an LSTM or a GRU moves its "
-                    "parameters"
-                )
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, as ``zero_grad`` of the wrapped optimizer. Local."""
-        self.optimizer.zero_grad(set_to_none)
-        if not set_to_none and not self._has_finished:
+        self._inner.zero_grad(set_to_none)
+        if not set_to_none and not self._driver.is_closed:
             self._driver.note_written()
 
     @contextmanager
@@ -478,6 +464,18 @@ class DistributedOptimizer:
         self._live("flush")
         self._meet(is_end=False)
 
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Flush, so that `state_dict` may be called. Collective, blocking.
+
+        Lightning calls it when it saves a checkpoint, as ``ZeroRedundancyOptimizer`` needs.
+
+        Parameters
+        ----------
+        to : int, optional
+            Without a meaning here: all ranks have the state.
+        """
+        self.flush()
+
     def finish(self) -> None:
         """End the training: `flush`, as often as ranks that still make steps need it.
 
@@ -491,7 +489,7 @@ class DistributedOptimizer:
             pass
         self._driver.close()
         self._meeting.close()
-        self._has_finished = True
+        self._driver.is_closed = True
 
     def _meet(self, is_end: bool, value: Any = None) -> list[tuple[bool, Any]]:
         """Make a flush together with all ranks; return for each whether it ends, and its value."""
@@ -569,7 +567,7 @@ class DistributedOptimizer:
         traceback: TracebackType | None,
     ) -> None:
         """Finish; after an exception give the context up, which waits for nobody."""
-        if self._has_finished:
+        if self._driver.is_closed:
             return
         block = "the with block of DistributedOptimizer"
         if error is not None:
@@ -588,7 +586,7 @@ class DistributedOptimizer:
         self._ctx._abandon(error, block)
 
     def _live(self, call: str) -> None:
-        if self._has_finished:
+        if self._driver.is_closed:
             raise Error(f"{call}() after finish(): make a new DistributedOptimizer")
         if self._driver.is_paused:
             raise Error(f"{call}() inside no_sync()")
@@ -611,11 +609,16 @@ class DistributedOptimizer:
         Error
             If steps were made since the last `flush`.
         """
-        return {
-            "optimizer": self.optimizer.state_dict(),
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
+        state = {
+            "optimizer": self._inner.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "worker": self._driver.state_dict(),
         }
+        for change in self._optimizer_state_dict_post_hooks.values():
+            state = change(self, state) or state
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned. Local; on every rank, before the first step.
@@ -628,6 +631,9 @@ class DistributedOptimizer:
             After the first step.
         """
         self._live("load_state_dict")
+        state = state.copy() if isinstance(state, dict) else state  # hooks may change it
+        for change in self._optimizer_load_state_dict_pre_hooks.values():
+            state = change(self, state) or state
         if not isinstance(state, dict) or set(state) != _PARTS:
             raise ArgumentError(f"state must be what state_dict returned, with {sorted(_PARTS)}")
         if (state["scheduler"] is None) != (self.scheduler is None):
@@ -635,11 +641,13 @@ class DistributedOptimizer:
                 "the state has a scheduler and this optimizer has none, or vice versa"
             )
         self._driver.load_state_dict(state["worker"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._inner.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self._replica is not None:
             self._replica.remember()
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -654,47 +662,26 @@ class DistributedOptimizer:
         return self._driver.rounds
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's; set hyperparameters by `before_round`, or behind `flush`."""
-        return self.optimizer.param_groups
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The wrapped optimizer's; set hyperparameters by `before_round`, or after `flush`."""
+        return self._inner.param_groups
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]
         """The wrapped optimizer's."""
-        return self.optimizer.state
+        return self._inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self._inner.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> NoReturn:
         """Refused: all parameters must be there when the optimizer is made."""
         raise Error("parameters cannot be added: make a new DistributedOptimizer")
 
+    def __getstate__(self) -> NoReturn:
+        raise Error("a DistributedOptimizer cannot be copied: save what state_dict() returns")
+
     def __repr__(self) -> str:
-        return f"DistributedOptimizer({self.optimizer!r}, {self._method!r})"
-
-
-def _choose(method: Method | None, policy: Policy | str | None) -> Method:
-    """Return the method that the two arguments name."""
-    if method is None:
-        return EagerSGD() if policy is None else EagerSGD(policy)
-    if not isinstance(method, Method):
-        raise ArgumentError(
-            f"method must be a method of pypartial.methods, such as EagerSGD(), not {method!r}"
-        )
-    if policy is not None:
-        raise ArgumentError(
-            f"method={method!r} and policy={policy!r} exclude each other: policy is short for "
-            "method=EagerSGD(policy)"
-        )
-    return method
-
-
-def _check_world(size: int) -> None:
-    world = torch.distributed
-    if world.is_available() and world.is_initialized() and world.get_world_size() != size:
-        raise ArgumentError(
-            f"ctx has {size} ranks, and the process group of torch.distributed "
-            f"{world.get_world_size()}: make the context of the same ranks"
-        )
-
-
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+        return f"DistributedOptimizer({self._inner!r}, {self._method!r})"

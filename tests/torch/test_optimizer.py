@@ -536,14 +536,6 @@ class TestScheduler:
         expected = used(alone, alone, count, lambda: (alone.step(), scheduler.step()))
         assert found == expected + expected[-1:] * (STEPS - count)
 
-    def test_torch_refuses_one_of_the_wrapper(self, ctx):
-        inner = adamw(net())
-        with (
-            pp.torch.DistributedOptimizer(inner, ctx) as opt,
-            pytest.raises(TypeError, match="not an Optimizer"),
-        ):
-            torch.optim.lr_scheduler.StepLR(opt, 1)
-
 
 class TestGradScaler:
     SCALE = 1024.0

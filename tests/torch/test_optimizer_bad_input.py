@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -299,9 +300,21 @@ class TestSteps:
         bits = flat(model).numpy().tobytes()
         assert set(ctx.comm.allgather(bits)) == {bits}
 
-    def test_closure(self, opt):
-        with pytest.raises(pp.ArgumentError, match="closure"):
-            opt.step(lambda: 0.0)
+    def test_closure(self, ctx, opt, model):
+        with pytest.raises(pp.ArgumentError, match="closure must be a function, not a float"):
+            opt.step(0.5)
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(model(batch(0, 0)[0]).sum()).backward()
+        with pytest.raises(pp.ArgumentError, match="a GradScaler has looked at the gradients"):
+            scaler.step(opt, lambda: 0.5)
+
+    def test_copies(self, opt):
+        with pytest.raises(pp.Error, match="cannot be copied: save what state_dict"):
+            copy.deepcopy(opt)
+
+    def test_a_wrapper_of_it(self, ctx, opt):
+        with pytest.raises(pp.ArgumentError, match="Optimizer, not a DistributedOptimizer"):
+            pp.torch.DistributedOptimizer(opt, ctx)
 
     def test_flush_before_step(self, ctx, opt, model):
         backward(model, ctx.rank, 1)
