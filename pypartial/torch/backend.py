@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +22,7 @@ from .rendezvous import SCHEME, rendezvous
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["NAME", "SUPPORTED", "new_group"]
+__all__ = ["NAME", "SUPPORTED", "create", "new_group"]
 
 _distributed: Any = dist  # its types do not name all that is there
 
@@ -66,9 +67,13 @@ SUPPORTED = {
 
 
 def register() -> None:
-    """Make the backend and its rendezvous known to torch; once in a process."""
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=list(DEVICES))
-    _distributed.register_rendezvous_handler(SCHEME, rendezvous)
+    """Make the backend and its rendezvous known to torch; once in a process.
+
+    ``import torch`` may have done so before, by `_pypartial_torch.py`, which calls the same.
+    """
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
+    with suppress(RuntimeError):  # the rendezvous is known
+        _distributed.register_rendezvous_handler(SCHEME, rendezvous)
 
 
 def new_group(
@@ -137,7 +142,7 @@ def new_group(
     )
 
 
-def _create(options: Any, partial: Any) -> ProcessGroup:
+def create(options: Any, partial: Any) -> ProcessGroup:
     """Make a process group; torch calls this on its members.
 
     Parameters

@@ -80,6 +80,10 @@ def test_ranks_that_also_meet(way: str, tmp_path: Path) -> None:
         check_all_ended(launch(4, "meetings", way, str(folder)), 4)
 
 
+def test_a_script_that_imports_torch_only() -> None:
+    check_all_ended(launch(2, "unimported"), 2)
+
+
 # ---- a checkpoint --------------------------------------------------------------------------------
 
 
