@@ -108,7 +108,7 @@ def checkout(folder: Path) -> Path:
     built = shutil.ignore_patterns("_core*.so", "__pycache__")
     for name in ("csrc", "pypartial"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "_pypartial_torch.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / name)
     return folder
 

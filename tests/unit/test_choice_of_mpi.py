@@ -259,8 +259,8 @@ def checkout(folder: Path) -> Path:
     for name in ("csrc", "pypartial"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
     (folder / "ci").mkdir()
-    names = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "ci/backend.py")
-    for name in names:
+    names = ("setup.py", "_pypartial_torch.py", "pyproject.toml", "README.md", "LICENSE")
+    for name in (*names, "MANIFEST.in", "ci/backend.py"):
         shutil.copy(ROOT / name, folder / name)
     return folder
 
