@@ -111,6 +111,7 @@ def accelerate() -> list[float]:
 
 def beside_slow_accelerate(ctx: pp.Context | None) -> tuple[float, nn.Module]:
     from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
 
     accelerator, model = Accelerator(cpu=True), net()
     optimizer = adamw(model)
@@ -135,6 +136,7 @@ def beside_slow_accelerate(ctx: pp.Context | None) -> tuple[float, nn.Module]:
         accelerator.save_state(str(path))
         accelerator.wait_for_everyone()
     if ctx is not None:
+        assert isinstance(prepared, AcceleratedOptimizer)
         optimizer.finish()
     return took, model
 
@@ -229,7 +231,14 @@ def beside_slow_lightning(ctx: pp.Context | None) -> tuple[float, nn.Module]:
             options = {**lightning_options(path), **ranks}
         else:
             options = {**lightning_options(path / str(COMM.rank)), "devices": 1}
-        pl.Trainer(**options).fit(module, loader())  # saves a checkpoint, too
+        client = pl.Trainer(**options)
+        client.fit(module, loader())
+        saved = torch.load(client.checkpoint_callback.best_model_path, weights_only=True)
+        assert saved["global_step"] == STEPS
+        if ctx is not None:  # Lightning has flushed before
+            weights = [tensor.numpy().tobytes() for tensor in saved["state_dict"].values()]
+            assert len(set(COMM.allgather(b"".join(weights)))) == 1
+            assert saved["optimizer_states"][0]["worker"]["rounds"] == module.made.rounds
     if ctx is not None:
         module.made.finish()
     return module.times[-1] - module.times[0], module
