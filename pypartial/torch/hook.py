@@ -32,6 +32,7 @@ from .buckets import Buckets
 from .device_path import check_path, path_in_use
 from .layout import Layout, compare
 from .mean import mean_of
+from .optimizer import is_local
 from .replicas import apply, average, is_plain, optimizer_tensors, unite
 
 __all__ = ["HookState", "partial_allreduce_hook"]
@@ -346,7 +347,7 @@ class HookState:
 
     def _meet_for(self, purpose: Purpose, optimizer: torch.optim.Optimizer | None) -> None:
         optimizer = self._optimizer if optimizer is None else optimizer
-        if not isinstance(optimizer, torch.optim.Optimizer):
+        if optimizer is None or not is_local(optimizer):
             raise ArgumentError(
                 f"optimizer must be the torch.optim.Optimizer of the module, not {optimizer!r}"
             )
@@ -417,7 +418,7 @@ def _check_options(deliver: str, average: str, sync_every: int | None, optimizer
         raise ArgumentError(
             f"average must be 'size', 'contributors' or 'contributions', not {average!r}"
         )
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+    if optimizer is not None and not is_local(optimizer):
         raise ArgumentError(f"optimizer must be a torch.optim.Optimizer, not {optimizer!r}")
     if sync_every is None:
         return

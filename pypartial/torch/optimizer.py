@@ -31,7 +31,7 @@ from .state import copy_state
 from .tensors import copy, settle
 from .trained import check_parameters, check_world, choose, kind, survey
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "is_local"]
 
 _PARTS = {"optimizer", "scheduler", "worker"}  # of a state_dict
 _autograd: Any = torch.autograd  # its types do not name all that is there
@@ -261,8 +261,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         compare("the optimizers", [theirs for _, _, theirs in told])
 
     def _check(self, overlap: int | None, model: torch.nn.Module | None) -> None:
-        is_wrapper = isinstance(self.optimizer, DistributedOptimizer)
-        if is_wrapper or not isinstance(self.optimizer, torch.optim.Optimizer):
+        if not is_local(self.optimizer):
             raise ArgumentError(
                 f"optimizer must be a torch.optim.Optimizer, not {kind(self.optimizer)}"
             )
@@ -685,3 +684,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._inner!r}, {self._method!r})"
+
+
+def is_local(optimizer: object) -> bool:
+    """Return whether it is an optimizer of torch that does not reduce gradients itself."""
+    is_one = isinstance(optimizer, torch.optim.Optimizer)
+    return is_one and not isinstance(optimizer, DistributedOptimizer)

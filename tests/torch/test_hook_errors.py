@@ -108,6 +108,24 @@ def test_other_objects_are_refused(ctx, comm, gloo):
         HookState(3, ddp)
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("is_later", [False, True])
+def test_an_optimizer_that_reduces_gradients_is_refused(ctx, comm, gloo, is_later):
+    """The hook has reduced them already."""
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    told = "Optimizer.*not DistributedOptimizer"
+    with pp.torch.DistributedOptimizer(plain(ddp), ctx) as wrapper:
+        if not is_later:
+            with pytest.raises(pp.ArgumentError, match=told):
+                HookState(ctx, ddp, optimizer=wrapper)
+    if is_later:
+        _, optimizer, state, run = made(ctx)
+        run()
+        with pytest.raises(pp.ArgumentError, match=told):
+            state.finish(wrapper)
+        state.finish(optimizer)
+
+
 @pytest.mark.mpi(min_size=2)
 def test_a_context_of_another_size_is_refused(comm, gloo):
     from mpi4py import MPI
