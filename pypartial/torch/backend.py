@@ -22,48 +22,12 @@ from .rendezvous import SCHEME, rendezvous
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["NAME", "SUPPORTED", "create", "new_group"]
+__all__ = ["NAME", "create", "new_group"]
 
 _distributed: Any = dist  # its types do not name all that is there
 
 NAME = "pypartial"
 _TAGS = 1 << 15  # MPI has at least so many
-
-_SYNCHRONOUS = "synchronous MPI"
-_REFUSED = "NotImplementedError"
-# The calls of torch.distributed, and what the backend makes of them.
-SUPPORTED = {
-    "all_reduce": f"{_SYNCHRONOUS}; in a group of pypartial.torch.new_group partial, for SUM and "
-    "AVG of floating types",
-    "reduce": _SYNCHRONOUS,
-    "broadcast": _SYNCHRONOUS,
-    "all_gather": f"{_SYNCHRONOUS}, also of different sizes",
-    "all_gather_into_tensor": _SYNCHRONOUS,
-    "reduce_scatter": f"{_SYNCHRONOUS}, also of different sizes",
-    "reduce_scatter_tensor": _SYNCHRONOUS,
-    "gather": f"{_SYNCHRONOUS}, also of different sizes",
-    "scatter": f"{_SYNCHRONOUS}, also of different sizes",
-    "all_to_all": f"{_SYNCHRONOUS}, also of different sizes",
-    "all_to_all_single": f"{_SYNCHRONOUS}, also of different sizes",
-    "barrier": _SYNCHRONOUS,
-    "send, recv": "MPI, with tags; recv also of any rank",
-    "isend, irecv, batch_isend_irecv": "MPI; the work is complete after wait()",
-    "all_gather_object and its like": _SYNCHRONOUS,
-    "async_op=True": "the call is complete when it returns, and so is its work",
-    "ReduceOp SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR": "as far as the type has them: no AVG "
-    "of integers, no bits of floating types, no order of complex ones; of bool, SUM is or; MIN and "
-    "MAX keep NaN, as NumPy's do",
-    "ReduceOp PREMUL_SUM": _REFUSED,
-    "float16, bfloat16": "reduced in float32",
-    "tensors on a CUDA device": "through host memory, where the host waits for the device; a "
-    "partial all_reduce by device_path, from the second call with a tensor on",
-    "init_process_group with several backends": "torch uses pypartial for all devices, and says "
-    "nothing; make a group of its own for the other backend",
-    "new_group": "a communicator of its ranks, which alone make it",
-    "split_group, monitored_barrier": "an error of torch, which has them for other backends only",
-    "windows, coalescing of other calls": _REFUSED,
-    "timeout": "of a wait for isend and irecv; other calls wait as MPI does",
-}
 
 
 def register() -> None:
