@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is 
 def test_the_table_of_the_backend_names_calls_of_torch() -> None:
     text = PAGE.read_text(encoding="utf-8")
     (table,) = re.findall(r"<!-- supported -->\n\n(.*?)\n\n<!-- end of supported -->", text, re.S)
-    head, line, *rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
+    head, _, *rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
     assert head == ["call", "gloo", "here"]
     assert all(len(row) == 3 for row in rows)
     for name in re.findall(r"`(\w+)`", " ".join(row[0] for row in rows)):
