@@ -119,10 +119,15 @@ def differences(
 def updated(
     listed: Mapping[str, Entry], gloo: Mapping[str, Outcome], pypartial: Mapping[str, Outcome]
 ) -> dict[str, Entry]:
-    """Return the list with these outcomes; reasons stay, and new ones are what the error says."""
+    """Return the list with these outcomes; reasons stay, and new ones are what the error says.
+
+    What gloo has passed before, with another PyTorch or on more ranks, and does not now, stays.
+    """
     entries = dict(listed)
     for name, reference in gloo.items():
         own, before, reason = pypartial.get(name), listed.get(name), ""
+        if own is None and before and before.gloo == "passed":
+            continue
         if own and worse(reference.name, own.name):
             reason = (before.reason if before else "") or f"? {own.short()}"
         entries[name] = Entry(reference.name, own.name if own else NOT_RUN, reason)

@@ -90,6 +90,7 @@ def test_an_update_keeps_reasons_and_marks_new_ones() -> None:
     assert entries["test_b"] == LISTED["test_b"]
     assert entries["test_c"] == LISTED["test_c"]  # did not run
     assert entries["test_new"].reason == "? ValueError: no"
+    assert updated(LISTED, {"test_a": Outcome("skipped")}, {}) == LISTED
     assert updated(LISTED, gloo, {**own, "test_b": Outcome("passed")})["test_b"].reason == ""
 
 
