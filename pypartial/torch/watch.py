@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ _watches: WeakSet[Watch] = WeakSet()
 
 
 class Watch:
-    """What one rank knows of the calls of a process group.
+    """What one rank knows of the calls of a process group. Making it is collective.
 
     Parameters
     ----------
@@ -51,6 +52,8 @@ class Watch:
         self._comm, self._rank, self._size = comm, comm.rank, comm.size
         largest: Any = comm.Get_attr(MPI.TAG_UB)
         self.tag = int(largest)
+        # MPI gives a communicator the place of one that was freed, with the messages that were left.
+        self._token = comm.bcast(secrets.token_bytes(8))
         self.timeout = timeout
         self.number = 0  # of the last call
         self._call, self._inside = "", False
@@ -112,7 +115,7 @@ class Watch:
         what : tuple
             For the texts.
         timeout : datetime.timedelta or None
-            None, 0 or less: the group's.
+            None, or less than 0, as torch has it: the group's.
         peers : list of int
             The ranks that may be late.
 
@@ -122,7 +125,7 @@ class Watch:
             After the timeout; if another rank has given up. The text says what each rank does.
         """
         began = time.monotonic()
-        chosen = self.timeout if timeout is None or timeout <= timedelta(0) else timeout
+        chosen = self.timeout if timeout is None or timeout < timedelta(0) else timeout
         deadline, warn_at = began + chosen.total_seconds(), began + STALL_S
         ask_by = None
         spins = 0
@@ -191,7 +194,8 @@ class Watch:
     def _send(self, rank: int, kind: int, number: int, text: Any) -> None:
         if rank != self._rank:
             self._sent = [request for request in self._sent if not request.Test()]
-            self._sent.append(self._comm.isend((kind, number, text), rank, self.tag))
+            message = self._token, kind, number, text
+            self._sent.append(self._comm.isend(message, rank, self.tag))
 
     def hear(self) -> None:
         """Take what other ranks have sent, and answer their questions; any thread may call this."""
@@ -205,8 +209,10 @@ class Watch:
                 message = self._comm.improbe(MPI.ANY_SOURCE, self.tag, status)
                 if message is None:
                     return
-                kind, number, content = message.recv()
+                token, kind, number, content = message.recv()
                 rank = status.Get_source()
+                if token != self._token:
+                    continue
                 if kind == _ASK:
                     self._send(rank, _ANSWER, number, (self.number, self.doing()))
                 elif kind == _ANSWER and number == self._question:

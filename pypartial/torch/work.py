@@ -156,7 +156,8 @@ class Transfer(dist.Work):
         with self._lock:
             if not self._is_completed():
                 with aside():
-                    self._watch.wait(self._test, self._call, (), timeout, self._peers)
+                    limit = timeout if timeout > _NO_TIMEOUT else None
+                    self._watch.wait(self._test, self._call, (), limit, self._peers)
                 self._finish()
         return True
 

@@ -508,8 +508,6 @@ def test_what_is_not_implemented_says_its_name(world):
 def test_what_torch_refuses_for_this_backend_it_refuses(world):
     with pytest.raises(RuntimeError, match="split"):
         dist.split_group(split_ranks=[[0, 1]])
-    with pytest.raises(ValueError, match="monitored_barrier"):
-        dist.monitored_barrier()
 
 
 def test_options_of_another_backend_are_refused_on_all_ranks(world, comm):

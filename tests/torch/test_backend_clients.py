@@ -277,6 +277,20 @@ def test_a_timeout_names_the_late_ranks_and_what_they_do(other, comm, call):
     comm.Barrier()
 
 
+def test_what_an_earlier_group_has_left_is_not_heard(other, comm):
+    """MPI gives a new communicator the place of a freed one."""
+    if comm.rank == 0 and comm.size > 1:
+        with pytest.raises(pp.TimeoutError):
+            other.monitored_barrier(timedelta(0))
+    comm.Barrier()
+    for _ in range(3):  # the late ranks have freed theirs
+        group = dist.new_group(backend="pypartial")
+        if comm.rank:
+            other.shutdown()
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+
+
 def test_a_transfer_has_the_timeout_of_its_group(other, comm):
     other.set_timeout(timedelta(milliseconds=200))
     work = other.recv([torch.empty(2)], (comm.rank + 1) % comm.size, 3)
