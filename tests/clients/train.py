@@ -39,8 +39,6 @@ COMM = MPI.COMM_WORLD
 STEPS, BATCH, INPUTS, CLASSES = 50, 8, 6, 3
 SLOW_S = 0.03  # of a slow rank's batch
 
-for name, value in (("LOCAL_RANK", COMM.rank), ("LOCAL_WORLD_SIZE", COMM.size)):
-    os.environ[name] = str(value)  # as torchrun sets it, for clients that look there
 os.environ["OMP_NUM_THREADS"] = "1"  # ranks share the cores
 
 
