@@ -216,11 +216,11 @@ def beside_slow_lightning(ctx: pp.Context | None) -> tuple[float, nn.Module]:
             return nn.functional.cross_entropy(self.net(x), y)
 
         def configure_optimizers(self) -> Any:
-            self.made = adamw(self)
+            made = adamw(self)
             if ctx is not None:
-                self.made = pp.torch.DistributedOptimizer(self.made, ctx, model=self)
-            scheduler = torch.optim.lr_scheduler.ExponentialLR(self.made, 0.999)
-            return [self.made], [{"scheduler": scheduler, "interval": "step"}]
+                made = pp.torch.DistributedOptimizer(made, ctx, model=self)
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.999)
+            return [made], [{"scheduler": scheduler, "interval": "step"}]
 
     module = Module()
     with folder() as path:
@@ -236,9 +236,9 @@ def beside_slow_lightning(ctx: pp.Context | None) -> tuple[float, nn.Module]:
         if ctx is not None:  # Lightning has flushed before
             weights = [tensor.numpy().tobytes() for tensor in saved["state_dict"].values()]
             assert len(set(COMM.allgather(b"".join(weights)))) == 1
-            assert saved["optimizer_states"][0]["worker"]["rounds"] == module.made.rounds
-    if ctx is not None:
-        module.made.finish()
+            (optimizer,) = client.optimizers
+            assert saved["optimizer_states"][0]["worker"]["rounds"] == optimizer.rounds
+            optimizer.finish()
     return module.times[-1] - module.times[0], module
 
 
