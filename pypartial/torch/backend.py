@@ -116,7 +116,8 @@ def create(options: Any, partial: Any) -> ProcessGroup:
         The ``pg_options`` of the application.
     """
     # torch's flight recorder, from 2.15 on, cannot be attached to a group that is made in Python.
-    getattr(_distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(NAME)
+    recorders: set[str] = set()
+    getattr(_distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", recorders).add(NAME)
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     with aside():
         if not isinstance(_default_group(), ProcessGroup):

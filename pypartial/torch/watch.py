@@ -52,7 +52,7 @@ class Watch:
         self._comm, self._rank, self._size = comm, comm.rank, comm.size
         largest: Any = comm.Get_attr(MPI.TAG_UB)
         self.tag = int(largest)
-        # MPI gives a communicator the place of one that was freed, with the messages that were left.
+        # MPI gives a communicator the place of one that was freed, and the messages that are left.
         self._token = comm.bcast(secrets.token_bytes(8))
         self.timeout = timeout
         self.number = 0  # of the last call
