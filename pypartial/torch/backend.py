@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch.distributed as dist
 
 from .._aside import aside
-from ..errors import MismatchError
+from ..errors import MismatchError, TimeoutError
 from ..policy import Majority, Policy
 from .agreement import agree, same
 from .elements import DEVICES
@@ -28,6 +29,7 @@ _distributed: Any = dist  # its types do not name all that is there
 
 NAME = "pypartial"
 _TAGS = 1 << 15  # MPI has at least so many
+_POLL_S = 0.001
 
 
 def register() -> None:
@@ -120,6 +122,7 @@ def create(options: Any, partial: Any) -> ProcessGroup:
     getattr(_distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", recorders).add(NAME)
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     with aside():
+        _await_all(options, ranks)
         if not isinstance(_default_group(), ProcessGroup):
             _check_world(options, ranks)
         comm = _communicator(ranks, options.group_id)
@@ -132,6 +135,22 @@ def create(options: Any, partial: Any) -> ProcessGroup:
             raise
     group.open()
     return group
+
+
+def _await_all(options: Any, ranks: list[int]) -> None:
+    """Wait until all members are here: MPI's calls cannot be left if one does not come."""
+    store, keys = options.store, [f"here/{number}" for number in range(len(ranks))]
+    store.set(keys[options.group_rank], "")
+    limit = options.timeout.total_seconds()
+    until = time.monotonic() + limit
+    while not store.check(keys):
+        if time.monotonic() > until:
+            late = [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]
+            raise TimeoutError(
+                f"ranks {late} have not come to make a process group within its timeout of "
+                f"{limit:g} s; all members call new_group(), in the same order"
+            )
+        time.sleep(_POLL_S)
 
 
 def _check_options(comm: MPI.Comm, partial: Any) -> None:

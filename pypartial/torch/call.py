@@ -66,7 +66,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
     first = values[0] if values else []
     while isinstance(first, (list, tuple)) and first and not isinstance(first[0], torch.Tensor):
         first = first[0]
-    return [first] if isinstance(first, torch.Tensor) else list(first)
+    return list(first) if isinstance(first, (list, tuple)) else [first][: torch.is_tensor(first)]
 
 
 class Asked(NamedTuple):
@@ -125,6 +125,11 @@ class Gate:
     MPI's own calls cannot be left when a rank does not come, and do not notice that it came for
     something else. So the ranks meet in a small reduction that does not block. Those that follow it
     block, but all ranks are there then, and in the same call.
+
+    A rank that gives up while it waits has taken part in that reduction, and cannot withdraw. So a
+    rank that comes late says so in it, and all ranks confirm then, in a second one, that they are
+    still there. In that a rank that has given up takes part, too, by the thread of its watch. After
+    its confirmation a rank waits for the others without a timeout.
     """
 
     def __init__(self, comm: MPI.Comm, watch: Watch) -> None:
@@ -132,28 +137,50 @@ class Gate:
 
         self.comm, self.watch, self.lib = comm, watch, _native.load().lib
         self._peers = list(range(comm.size))
-        self._own, self._least = array("q", [0, 0]), array("q", [0, 0])
+        self._own, self._least = array("q", [0, 0, 0]), array("q", [0, 0, 0])
         self._arguments = ([self._own, MPI.INT64_T], [self._least, MPI.INT64_T], MPI.MIN)
-        self.left: MPI.Request | None = None  # given up: MPI uses its memory further
 
     def meet(self, call: str, what: tuple[object, ...], timeout: timedelta | None) -> None:
         """Wait until all ranks are here; raise if they are in different calls."""
         watch = self.watch
-        watch.begin(call, what)
+        is_early = watch.begin(call, what, timeout)
         number = _signature(call, what)
-        self._own[0], self._own[1] = number, -number
+        self._own[0], self._own[1], self._own[2] = number, -number, is_early
         request = self.comm.Iallreduce(*self._arguments)
         try:
             if not request.Test():
                 watch.wait(request.Test, call, what, timeout, self._peers)
-            watch.hear()  # a rank may have been here, and have left again
-            watch.check()
         except BaseException as error:
-            self.left = request
-            watch.give_up(error)
+            watch.give_up(error, self._refusal(request))
             raise
-        if self._least[0] != -self._least[1]:
+        are_different = self._least[0] != -self._least[1]
+        if not self._least[2]:
+            self._confirm(call, what)
+        if are_different:
             self._refuse(describe(call, what))
+
+    def _confirm(self, call: str, what: tuple[object, ...]) -> None:
+        """Raise if a rank has given up the call."""
+        self._own[0] = 1
+        request = self.comm.Iallreduce(*self._arguments)
+        self.watch.wait(request.Test, call, what, timedelta.max, self._peers)
+        if self._least[0] == 0:
+            self.watch.wait_for_reason()
+
+    def _refusal(self, request: MPI.Request) -> Callable[[], bool]:
+        """Return what says no to the others, if they come; it is called until it returns True."""
+        requests = [request]
+
+        def refuse() -> bool:
+            if not requests[-1].Test():
+                return False
+            if len(requests) == 2 or self._least[2]:
+                return True
+            self._own[0] = 0
+            requests.append(self.comm.Iallreduce(*self._arguments))
+            return False
+
+        return refuse
 
     def _refuse(self, mine: str) -> None:
         """Raise, on all ranks: they have found out together."""

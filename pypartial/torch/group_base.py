@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from .._aside import aside
 from ..errors import ArgumentError, Error
 from .call import Call, Gate, eager
 from .elements import DEVICES, check, elements, message, only, put_back
@@ -191,19 +193,24 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         from mpi4py import MPI
 
         comm, self._comm = self._comm, None
-        self._watch.close()
         for transfer in list(self._transfers):
-            if not transfer.is_completed():
-                _abandoned.append(transfer)
-        if self._gate.left is not None:
-            _abandoned.append(self._gate)
-        elif comm is not None and not MPI.Is_finalized():
+            with suppress(Error):  # of a receive that the program has dropped
+                if not transfer.is_completed():
+                    _abandoned.append(transfer)
+        if comm is None or MPI.Is_finalized():
+            return
+        with aside():
+            may_be_freed = self._watch.close()
+        if may_be_freed:
             comm.Free()
+        else:
+            _abandoned.append(self._gate)
 
     def abort(self) -> None:
         """Make the group unusable without communication."""
         self._comm = None
-        self._watch.close()
+        self._watch.end_of_group()
+        _abandoned.append(self._gate)
         _abandoned.extend(self._transfers)
 
     # ---- helpers --------------------------------------------------------------------------------
@@ -211,6 +218,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     def _live(self) -> MPI.Comm:
         if self._comm is None:
             raise Error("the process group was destroyed")
+        self._watch.check()
         return self._comm
 
     def _call(

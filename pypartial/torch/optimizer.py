@@ -619,7 +619,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             state = change(self, state) or state
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned. Local; on every rank, before the first step.
 
         Raises
@@ -630,11 +630,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             After the first step.
         """
         self._live("load_state_dict")
-        state = state.copy() if isinstance(state, dict) else state  # hooks may change it
+        state = state_dict.copy() if isinstance(state_dict, dict) else state_dict  # for hooks
         for change in self._optimizer_load_state_dict_pre_hooks.values():
             state = change(self, state) or state
         if not isinstance(state, dict) or set(state) != _PARTS:
-            raise ArgumentError(f"state must be what state_dict returned, with {sorted(_PARTS)}")
+            raise ArgumentError(
+                f"state must be what state_dict returned, with {sorted(_PARTS)}. Load the state of "
+                "the optimizer alone into it, before it is wrapped"
+            )
         if (state["scheduler"] is None) != (self.scheduler is None):
             raise ArgumentError(
                 "the state has a scheduler and this optimizer has none, or vice versa"

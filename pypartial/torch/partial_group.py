@@ -196,7 +196,9 @@ class PartialGroup(ProcessGroup):
         """
         from mpi4py import MPI
 
-        if self._comm is not None and not MPI.Is_finalized():
+        if self._watch.has_ended:
+            self._ctx._abandon(Error("a rank has given up a call"), "its process group")
+        elif self._comm is not None and not MPI.Is_finalized():
             with aside():
                 for stream in self._streams.drop_all():
                     stream.request.Free()

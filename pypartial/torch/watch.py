@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -29,14 +28,17 @@ __all__ = ["Watch"]
 STALL_S = 30.0
 _ANSWER_S = 1.0  # how long a rank that has waited long waits for answers
 _HEAR_S = 0.1  # how often the thread looks for questions
+_CLOSE_S = 1.0  # how long a rank that ends a group waits for the others
+_LATE_S = 0.01  # a rank that comes so long after its last call may meet one that has given up
 _SPINS = 50  # tests before a waiting rank leaves its core to others
 _ASK, _ANSWER, _GONE = range(3)
 
 _watches: WeakSet[Watch] = WeakSet()
+_unsent: list[MPI.Request] = []  # of groups that have ended: MPI may use their memory
 
 
 class Watch:
-    """What one rank knows of the calls of a process group. Making it is collective.
+    """What one rank knows of the calls of a process group.
 
     Parameters
     ----------
@@ -52,8 +54,6 @@ class Watch:
         self._comm, self._rank, self._size = comm, comm.rank, comm.size
         largest: Any = comm.Get_attr(MPI.TAG_UB)
         self.tag = int(largest)
-        # MPI gives a communicator the place of one that was freed, and the messages that are left.
-        self._token = comm.bcast(secrets.token_bytes(8))
         self.timeout = timeout
         self.number = 0  # of the last call
         self._call, self._inside = "", False
@@ -63,8 +63,10 @@ class Watch:
         self._question = 0
         self._answers: dict[int, tuple[int, str]] = {}
         self._sent: list[MPI.Request] = []
-        self._ended = False
+        self._closes = self._ended = False
+        self._waits: tuple[str, tuple[object, ...], float] | None = None
         self._gave_up: Exception | None = None
+        self._refuse: Callable[[], bool] | None = None  # what the thread does after a giving up
 
     def open(self) -> None:
         """Answer questions from now on."""
@@ -73,12 +75,16 @@ class Watch:
 
     # ---- what this rank does ---------------------------------------------------------------------
 
-    def begin(self, call: str, what: tuple[object, ...]) -> None:
-        """Note that this rank is in a call; raise as `check`."""
+    def begin(self, call: str, what: tuple[object, ...], timeout: timedelta | None) -> bool:
+        """Note that this rank is in a call; return whether none can have given it up before.
+
+        Raises as `check`.
+        """
         self.check()
         self._call, self._what, self._inside = call, what, True
         self.number += 1
-        self._since = time.monotonic()
+        before, self._since = self._since, time.monotonic()
+        return self._since - before < min(_LATE_S, self._limit(timeout) / 2)
 
     def end(self) -> None:
         """Note that the call is over."""
@@ -87,13 +93,19 @@ class Watch:
 
     def doing(self) -> str:
         """Return which call this rank is in, or how long it has been in none."""
-        seconds = f"{time.monotonic() - self._since:.1f} s"
-        if not self.number:
-            return f"in no call for {seconds}, and has made none yet"
+        now = time.monotonic()
+        seconds = f"{now - self._since:.1f} s"
         call = describe(self._call, self._what)
         if self._inside:
             return f"in {call}, call {self.number}, for {seconds}"
-        return f"in no call for {seconds}, after {call}, call {self.number}"
+        where = f"in no call for {seconds}"
+        for watch in (self, *_watches):
+            if (waits := watch._waits) is not None:  # in a transfer, or in another group's call
+                of = "" if watch is self else " of another group"
+                where = f"in {describe(*waits[:2])}{of} for {now - waits[2]:.1f} s"
+                break
+        last = f"after {call}, call {self.number}" if self.number else "and has made none yet"
+        return f"{where}, {last}"
 
     # ---- waiting --------------------------------------------------------------------------------
 
@@ -125,8 +137,18 @@ class Watch:
             After the timeout; if another rank has given up. The text says what each rank does.
         """
         began = time.monotonic()
+        self._waits = call, what, began
+        try:
+            self._wait(test, began, self._limit(timeout), peers)
+        finally:
+            self._waits = None
+
+    def _limit(self, timeout: timedelta | None) -> float:
         chosen = self.timeout if timeout is None or timeout < timedelta(0) else timeout
-        deadline, warn_at = began + chosen.total_seconds(), began + STALL_S
+        return chosen.total_seconds()
+
+    def _wait(self, test: Callable[[], bool], began: float, limit: float, peers: list[int]) -> None:
+        deadline, warn_at = began + limit, began + STALL_S
         ask_by = None
         spins = 0
         while not test():
@@ -143,10 +165,12 @@ class Watch:
                 self._ask(peers)
             if ask_by is None or (now < ask_by and not self._all_told(peers)):
                 continue
-            doing, name = self._told(peers), describe(call, what)
+            assert self._waits is not None
+            doing, name = self._told(peers), describe(*self._waits[:2])
             if now >= deadline:
-                limit = f"{chosen.total_seconds():g} s"
-                raise TimeoutError(f"{name}: not complete within the timeout of {limit}; {doing}")
+                raise TimeoutError(
+                    f"{name}: not complete within the timeout of {limit:g} s; {doing}"
+                )
             LOGGER.warning("%s: not complete after %.1f s; %s", name, now - began, doing)
             ask_by, warn_at = None, began + 2 * (now - began)
 
@@ -155,8 +179,26 @@ class Watch:
         if self._gave_up is not None:
             raise type(self._gave_up)(*self._gave_up.args)
 
-    def give_up(self, error: BaseException) -> None:
-        """Tell the others that this rank will not take part in the call that it is in."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether a rank has given up a call, so that the group cannot be used any more."""
+        return self._gave_up is not None
+
+    def wait_for_reason(self) -> None:
+        """Raise: another rank has given up, and its message says why."""
+        until = time.monotonic() + _ANSWER_S
+        while time.monotonic() < until:
+            self.hear()
+            self.check()
+            os.sched_yield()
+        self._gave_up = PeerFailedError(f"another rank has given up {self._call}")
+        self.check()
+
+    def give_up(self, error: BaseException, refuse: Callable[[], bool]) -> None:
+        """Tell the others that this rank will not take part in the call that it is in.
+
+        `refuse` says so to those that have not heard it. The thread calls it until it returns True.
+        """
         is_late = isinstance(error, TimeoutError)
         kind = TimeoutError if is_late else PeerFailedError
         why = str(error) or type(error).__name__
@@ -164,6 +206,7 @@ class Watch:
         with self._lock:
             if self._gave_up is None:
                 self._gave_up = kind(f"{text}. The process group cannot be used any more")
+                self._refuse = refuse
                 for rank in range(self._size):
                     self._send(rank, _GONE, self.number, (is_late, text))
 
@@ -194,8 +237,7 @@ class Watch:
     def _send(self, rank: int, kind: int, number: int, text: Any) -> None:
         if rank != self._rank:
             self._sent = [request for request in self._sent if not request.Test()]
-            message = self._token, kind, number, text
-            self._sent.append(self._comm.isend(message, rank, self.tag))
+            self._sent.append(self._comm.issend((kind, number, text), rank, self.tag))
 
     def hear(self) -> None:
         """Take what other ranks have sent, and answer their questions; any thread may call this."""
@@ -209,11 +251,9 @@ class Watch:
                 message = self._comm.improbe(MPI.ANY_SOURCE, self.tag, status)
                 if message is None:
                     return
-                token, kind, number, content = message.recv()
+                kind, number, content = message.recv()
                 rank = status.Get_source()
-                if token != self._token:
-                    continue
-                if kind == _ASK:
+                if kind == _ASK and not self._closes:
                     self._send(rank, _ANSWER, number, (self.number, self.doing()))
                 elif kind == _ANSWER and number == self._question:
                     self._answers[rank] = content
@@ -223,11 +263,41 @@ class Watch:
         finally:
             self._lock.release()
 
-    def close(self) -> None:
-        """Use the communicator no more."""
+    def close(self) -> bool:
+        """Use the communicator no more; return whether it may be freed.
+
+        It may, if all ranks are here, and all that they have sent has come: a message for a freed
+        communicator would disturb the next that MPI makes. So ranks meet, for a second at most.
+        """
+        until = time.monotonic() + _CLOSE_S
+        meeting: MPI.Request | None = None
+        may_be_freed = False
+        self._closes = True
+        while not (may_be_freed or self.has_ended or time.monotonic() > until):
+            self.hear()
+            if meeting is not None:
+                may_be_freed = meeting.Test()
+            elif all(request.Test() for request in self._sent):
+                meeting = self._comm.Ibarrier()
+            os.sched_yield()
+        self.end_of_group()
+        if meeting is not None and not may_be_freed:
+            _unsent.append(meeting)
+        return may_be_freed
+
+    def end_of_group(self) -> None:
+        """Use the communicator no more. Local."""
         with self._lock:
             self._ended = True
-        _watches.discard(self)
+            _unsent.extend(self._sent)
+        if self._refuse is None:
+            _watches.discard(self)
+
+    def answer(self) -> None:
+        """Do what the thread does for the group now and then."""
+        self.hear()
+        if self._refuse is not None and self._refuse():
+            self._refuse = None
 
 
 def describe(call: str, what: tuple[object, ...]) -> str:
@@ -265,7 +335,7 @@ def _answer() -> None:
     while not _stopping.wait(_HEAR_S):
         for watch in list(_watches):
             try:
-                watch.hear()
+                watch.answer()
             except Exception as error:  # of MPI: the application meets it in its own calls
                 LOGGER.debug("the watch of a process group: %s", error)
-                watch.close()
+                watch.end_of_group()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .._aside import aside
-from ..errors import Error, MismatchError
+from ..errors import Error, MismatchError, TimeoutError
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Transfer(dist.Work):
         self._done, self._expected = done, expected
         self._watch, self._peers = watch, peers
         self._status = MPI.Status()
-        self._complete = False
+        self._complete = self._withdrawn = False
         self._lock = threading.Lock()
 
     def is_completed(self) -> bool:
@@ -150,16 +150,32 @@ class Transfer(dist.Work):
         Parameters
         ----------
         timeout : datetime.timedelta, optional
-            Raise `pypartial.TimeoutError` after this time; the transfer goes on. 0, or less: that
-            of the group.
+            Raise `pypartial.TimeoutError` after this time; the transfer goes on. 0, or less: the
+            group's, after which a receive is withdrawn, and the message is that of the next one.
         """
         with self._lock:
+            if self._withdrawn:
+                raise TimeoutError(f"{self._call}: withdrawn after an earlier timeout")
             if not self._is_completed():
                 with aside():
                     limit = timeout if timeout > _NO_TIMEOUT else None
-                    self._watch.wait(self._test, self._call, (), limit, self._peers)
+                    try:
+                        self._watch.wait(self._test, self._call, (), limit, self._peers)
+                    except TimeoutError:
+                        is_over = limit is None and self._expected is not None
+                        if not is_over or self._withdraw():
+                            raise
                 self._finish()
         return True
+
+    def _withdraw(self) -> bool:
+        """Take back a receive, so that the message is for the next one; False: it has come."""
+        self._request.Cancel()
+        self._request.Wait(self._status)
+        if self._status.Is_cancelled():
+            self._withdrawn = self._complete = True
+            self._done(self)
+        return self._withdrawn
 
     def _test(self) -> bool:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -15,7 +16,8 @@ from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
 import pypartial as pp
-from pypartial.torch import watch
+import pypartial.torch as ppt
+from pypartial.torch import backend, watch
 
 pytestmark = pytest.mark.mpi
 
@@ -238,6 +240,8 @@ def test_the_profiler_shows_calls(world, comm):
     ) as profile:
         dist.all_reduce(tensor)
         dist.broadcast(tensor, 0)
+        world.monitored_barrier(LONG)
+        world.barrier(dist.BarrierOptions())
         works = [dist.isend(tensor, peers[0]), dist.irecv(torch.empty(2), peers[1])]
         for work in works:
             work.wait()
@@ -277,29 +281,113 @@ def test_a_timeout_names_the_late_ranks_and_what_they_do(other, comm, call):
     comm.Barrier()
 
 
-def test_what_an_earlier_group_has_left_is_not_heard(other, comm):
-    """MPI keeps messages for a communicator that does not exist, and gives them to the next."""
+def test_a_rank_that_gives_up_after_others_have_ended_the_group(other, comm):
+    """MPI would give its message to the next communicator, if the others had freed theirs."""
     if comm.rank:
         other.shutdown()
     comm.Barrier()
     if comm.rank == 0:
-        other._watch.give_up(pp.TimeoutError("late"))
+        other._watch.give_up(pp.TimeoutError("late"), lambda: True)
         other.shutdown()
-    groups = [dist.new_group(backend="pypartial") for _ in range(3)]
-    for group in groups:
+    for group in [dist.new_group(backend="pypartial") for _ in range(3)]:
         dist.barrier(group)
         dist.destroy_process_group(group)
 
 
-def test_a_transfer_has_the_timeout_of_its_group(other, comm):
+def test_a_receive_that_timed_out_is_withdrawn(other, comm):
+    """The message is that of the next one."""
     other.set_timeout(timedelta(milliseconds=200))
-    work = other.recv([torch.empty(2)], (comm.rank + 1) % comm.size, 3)
+    first, second = torch.zeros(1), torch.zeros(1)
+    source, target = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    work = other.recv([first], source, 3)
     with pytest.raises(pp.TimeoutError, match=r"recv: not complete within the timeout of 0\.2 s"):
         work.wait()
     other.set_timeout(LONG)
     comm.Barrier()
-    other.send([torch.ones(2)], (comm.rank - 1) % comm.size, 3).wait()
-    assert work.wait()
+    sent = other.send([torch.ones(1)], target, 3)
+    other.recv([second], source, 3).wait()
+    sent.wait()
+    assert (first.item(), second.item()) == (0, 1)
+    with pytest.raises(pp.TimeoutError, match="withdrawn"):
+        work.wait()
+
+
+def test_a_group_that_some_ranks_do_not_make(world, comm):
+    if comm.rank != late(comm):
+        with pytest.raises(pp.TimeoutError, match=rf"ranks \[{late(comm)}\] have not come"):
+            backend.create(Options(comm, timedelta(milliseconds=300)), None)
+    comm.Barrier()
+
+
+class Options:
+    """What torch tells a backend of a group to be made."""
+
+    def __init__(self, comm, timeout):
+        self.store = dist.PrefixStore("late", dist.distributed_c10d._get_default_store())
+        self.group_rank, self.group_size = comm.rank, comm.size
+        self.global_ranks_in_group, self.group_id = list(range(comm.size)), "late"
+        self.timeout = timeout
+
+
+def test_a_late_rank_does_not_go_on_alone(world, comm):
+    """Whether it comes just before the others give up or just after."""
+    if comm.size == 1:
+        pytest.skip("nobody is late")
+    for delay_ms in (18.0, 19.0, 19.5, 20.0, 20.5, 21.0, 22.0):
+        group = dist.new_group(timeout=timedelta(milliseconds=20), backend="pypartial")
+        dist.barrier()
+        began = time.perf_counter()
+        while comm.rank == late(comm) and time.perf_counter() - began < delay_ms / 1000:
+            pass
+        try:
+            dist.all_reduce(torch.ones(3), group=group)
+            passed = True
+        except (pp.TimeoutError, pp.PeerFailedError):
+            passed = False
+        assert comm.allgather(passed) == [passed] * comm.size
+        dist.destroy_process_group(group)
+
+
+def test_a_partial_group_ends_after_a_timeout(world, comm):
+    if comm.size == 1:
+        pytest.skip("nobody is late")
+    group = ppt.new_group(timeout=timedelta(milliseconds=200))
+    if comm.rank != late(comm):
+        with pytest.raises(pp.TimeoutError):
+            dist.barrier(group)
+        with pytest.raises(pp.TimeoutError):
+            dist.all_reduce(torch.ones(3), group=group)
+        dist.destroy_process_group(group)
+    comm.Barrier()
+    if comm.rank == late(comm):
+        with pytest.raises((pp.TimeoutError, pp.PeerFailedError)):
+            dist.barrier(group)
+        dist.destroy_process_group(group)
+
+
+def test_a_rank_in_a_transfer_or_another_group_is_said_to_be_there(other, comm):
+    if comm.size == 1:
+        pytest.skip("nobody is late")
+    group = dist.new_group(backend="pypartial")
+    works = []
+    if comm.rank == late(comm):
+        thread = threading.Thread(
+            target=lambda: works.append(group.recv([torch.zeros(1)], 0).wait())
+        )
+        thread.start()
+    else:
+        with pytest.raises(
+            pp.TimeoutError, match=rf"rank {late(comm)} is in recv of another group"
+        ):
+            other.barrier(timedelta(milliseconds=400))
+    comm.Barrier()
+    if comm.rank == 0:
+        group.send([torch.ones(1)], late(comm)).wait()
+    if comm.rank == late(comm):
+        thread.join()
+        assert works == [True]
+    dist.barrier(group)
+    dist.destroy_process_group(group)
 
 
 def test_a_long_wait_is_warned_of(other, comm, monkeypatch, caplog):
