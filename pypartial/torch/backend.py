@@ -143,14 +143,23 @@ def _await_all(options: Any, ranks: list[int]) -> None:
     store.set(keys[options.group_rank], "")
     limit = options.timeout.total_seconds()
     until = time.monotonic() + limit
-    while not store.check(keys):
-        if time.monotonic() > until:
-            late = [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]
-            raise TimeoutError(
-                f"ranks {late} have not come to make a process group within its timeout of "
-                f"{limit:g} s; all members call new_group(), in the same order"
-            )
+    while not (are_here := store.check(keys)) and time.monotonic() < until:
         time.sleep(_POLL_S)
+    if _decide(store, are_here):
+        return
+    late = [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]
+    raise TimeoutError(
+        f"ranks {late or 'that are here now'} have not come to make a process group within its "
+        f"timeout of {limit:g} s; all members call new_group(), in the same order"
+    )
+
+
+def _decide(store: Any, goes_on: bool) -> bool:
+    """Return what the first rank has said that says something: whether all go on."""
+    if store.add("said", 1) == 1:
+        store.set("goes on", str(goes_on))
+    decided: bytes = store.get("goes on")
+    return decided == b"True"
 
 
 def _check_options(comm: MPI.Comm, partial: Any) -> None:

@@ -126,10 +126,10 @@ class Gate:
     something else. So the ranks meet in a small reduction that does not block. Those that follow it
     block, but all ranks are there then, and in the same call.
 
-    A rank that gives up while it waits has taken part in that reduction, and cannot withdraw. So a
-    rank that comes late says so in it, and all ranks confirm then, in a second one, that they are
-    still there. In that a rank that has given up takes part, too, by the thread of its watch. After
-    its confirmation a rank waits for the others without a timeout.
+    A rank that gives up while it waits has taken part in that reduction, and cannot withdraw. So
+    all ranks confirm, in a second one, that they are still there. In that a rank that has given up
+    takes part, too, by the thread of its watch. After its confirmation a rank waits without a
+    timeout.
     """
 
     def __init__(self, comm: MPI.Comm, watch: Watch) -> None:
@@ -137,15 +137,15 @@ class Gate:
 
         self.comm, self.watch, self.lib = comm, watch, _native.load().lib
         self._peers = list(range(comm.size))
-        self._own, self._least = array("q", [0, 0, 0]), array("q", [0, 0, 0])
+        self._own, self._least = array("q", [0, 0]), array("q", [0, 0])
         self._arguments = ([self._own, MPI.INT64_T], [self._least, MPI.INT64_T], MPI.MIN)
 
     def meet(self, call: str, what: tuple[object, ...], timeout: timedelta | None) -> None:
         """Wait until all ranks are here; raise if they are in different calls."""
         watch = self.watch
-        is_early = watch.begin(call, what, timeout)
+        watch.begin(call, what)
         number = _signature(call, what)
-        self._own[0], self._own[1], self._own[2] = number, -number, is_early
+        self._own[0], self._own[1] = number, -number
         request = self.comm.Iallreduce(*self._arguments)
         try:
             if not request.Test():
@@ -154,8 +154,7 @@ class Gate:
             watch.give_up(error, self._refusal(request))
             raise
         are_different = self._least[0] != -self._least[1]
-        if not self._least[2]:
-            self._confirm(call, what)
+        self._confirm(call, what)
         if are_different:
             self._refuse(describe(call, what))
 
@@ -163,7 +162,8 @@ class Gate:
         """Raise if a rank has given up the call."""
         self._own[0] = 1
         request = self.comm.Iallreduce(*self._arguments)
-        self.watch.wait(request.Test, call, what, timedelta.max, self._peers)
+        if not request.Test():
+            self.watch.wait(request.Test, call, what, timedelta.max, self._peers)
         if self._least[0] == 0:
             self.watch.wait_for_reason()
 
@@ -174,7 +174,7 @@ class Gate:
         def refuse() -> bool:
             if not requests[-1].Test():
                 return False
-            if len(requests) == 2 or self._least[2]:
+            if len(requests) == 2:
                 return True
             self._own[0] = 0
             requests.append(self.comm.Iallreduce(*self._arguments))

@@ -28,11 +28,16 @@ __all__ = ["Watch"]
 STALL_S = 30.0
 _ANSWER_S = 1.0  # how long a rank that has waited long waits for answers
 _HEAR_S = 0.1  # how often the thread looks for questions
-_CLOSE_S = 1.0  # how long a rank that ends a group waits for the others
-_LATE_S = 0.01  # a rank that comes so long after its last call may meet one that has given up
+_CLOSE_S, _CLOSE_AGAIN_S = 1.0, 0.01  # how long a rank that ends a group waits for the others
 _SPINS = 50  # tests before a waiting rank leaves its core to others
 _ASK, _ANSWER, _GONE = range(3)
 
+
+class _Patience:
+    close_s = _CLOSE_S  # for the end of a group; less after one to which they have not come
+
+
+_patience = _Patience()
 _watches: WeakSet[Watch] = WeakSet()
 _unsent: list[MPI.Request] = []  # of groups that have ended: MPI may use their memory
 
@@ -75,16 +80,12 @@ class Watch:
 
     # ---- what this rank does ---------------------------------------------------------------------
 
-    def begin(self, call: str, what: tuple[object, ...], timeout: timedelta | None) -> bool:
-        """Note that this rank is in a call; return whether none can have given it up before.
-
-        Raises as `check`.
-        """
+    def begin(self, call: str, what: tuple[object, ...]) -> None:
+        """Note that this rank is in a call; raise as `check`."""
         self.check()
         self._call, self._what, self._inside = call, what, True
         self.number += 1
-        before, self._since = self._since, time.monotonic()
-        return self._since - before < min(_LATE_S, self._limit(timeout) / 2)
+        self._since = time.monotonic()
 
     def end(self) -> None:
         """Note that the call is over."""
@@ -204,9 +205,9 @@ class Watch:
         why = str(error) or type(error).__name__
         text = f"rank {self._rank} has given up {self._call}, call {self.number}: {why}"
         with self._lock:
+            self._refuse = refuse
             if self._gave_up is None:
                 self._gave_up = kind(f"{text}. The process group cannot be used any more")
-                self._refuse = refuse
                 for rank in range(self._size):
                     self._send(rank, _GONE, self.number, (is_late, text))
 
@@ -269,7 +270,7 @@ class Watch:
         It may, if all ranks are here, and all that they have sent has come: a message for a freed
         communicator would disturb the next that MPI makes. So ranks meet, for a second at most.
         """
-        until = time.monotonic() + _CLOSE_S
+        until = time.monotonic() + _patience.close_s
         meeting: MPI.Request | None = None
         may_be_freed = False
         self._closes = True
@@ -277,13 +278,18 @@ class Watch:
             self.hear()
             if meeting is not None:
                 may_be_freed = meeting.Test()
-            elif all(request.Test() for request in self._sent):
+            elif self._all_sent():
                 meeting = self._comm.Ibarrier()
             os.sched_yield()
         self.end_of_group()
-        if meeting is not None and not may_be_freed:
-            _unsent.append(meeting)
+        if not may_be_freed:
+            _patience.close_s = _CLOSE_AGAIN_S
+            _unsent.extend([] if meeting is None else [meeting])
         return may_be_freed
+
+    def _all_sent(self) -> bool:
+        with self._lock:
+            return all(request.Test() for request in self._sent)
 
     def end_of_group(self) -> None:
         """Use the communicator no more. Local."""

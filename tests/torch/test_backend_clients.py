@@ -317,6 +317,9 @@ def test_a_group_that_some_ranks_do_not_make(world, comm):
         with pytest.raises(pp.TimeoutError, match=rf"ranks \[{late(comm)}\] have not come"):
             backend.create(Options(comm, timedelta(milliseconds=300)), None)
     comm.Barrier()
+    if comm.rank == late(comm) > 0:  # and it does not go on alone
+        with pytest.raises(pp.TimeoutError, match="have not come"):
+            backend.create(Options(comm, timedelta(milliseconds=300)), None)
 
 
 class Options:
@@ -432,31 +435,27 @@ def test_ranks_in_different_calls_are_told_so(world, comm):
     assert one[0] == comm.size
 
 
-def test_an_interrupted_call_is_told_to_the_others(other, comm, monkeypatch):
+@pytest.mark.parametrize("who", [0, -1])
+def test_an_interrupted_call_is_told_to_the_others(other, comm, monkeypatch, who):
+    """Also if it comes at once, and to a rank that comes at the same time."""
     if comm.size == 1:
         pytest.skip("nobody else waits")
-    if comm.rank == 0:
-        real = watch.Watch.hear
+    interrupted = who % comm.size
+    if comm.rank == interrupted:
 
-        def interrupted(self):
-            real(self)
+        def hear(self):
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(watch.Watch, "hear", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            other.barrier()
-        monkeypatch.undo()
-    elif comm.rank == late(comm) and comm.size > 2:
+        with monkeypatch.context() as patch:
+            patch.setattr(watch.Watch, "hear", hear)
+            with pytest.raises(KeyboardInterrupt):
+                other.allreduce([torch.ones(1)])
         comm.Barrier()
-        with pytest.raises(pp.PeerFailedError, match="rank 0 has given up barrier"):
-            other.barrier()
         return
-    else:
-        if comm.size == 2:
-            comm.Barrier()
-        with pytest.raises(pp.PeerFailedError, match="rank 0 has given up barrier"):
-            other.barrier()
-        if comm.size == 2:
-            return
-    comm.Barrier()
+    if comm.rank == (interrupted + 1) % comm.size:
+        comm.Barrier()
+    with pytest.raises(pp.PeerFailedError, match=f"rank {interrupted} has given up all_reduce"):
+        other.allreduce([torch.ones(1)])
+    if comm.rank != (interrupted + 1) % comm.size:
+        comm.Barrier()
