@@ -312,9 +312,9 @@ def test_work_knows_the_devices_of_its_tensors(monkeypatch):
 
     monkeypatch.setattr(torch.futures, "Future", future)
     host, first = torch.zeros(1), SimpleNamespace(device=torch.device("cuda:0"))
-    work.done([host])
-    work.done([[host, first], [first]])
-    work.done([first, first])
+    work.Done([host]).get_future()
+    work.Done([[host, first], [first]]).get_future()
+    work.Done([first, first]).get_future()
     assert asked == [[], [torch.device("cuda:0")], [torch.device("cuda:0")]]
 
 
