@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from .. import _native
 from ..errors import ArgumentError, Error, MismatchError
-from .watch import Watch, describe
+from .watch import Watch, came_soon, describe
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -148,7 +148,7 @@ class Gate:
         self._own[0], self._own[1] = number, -number
         request = self.comm.Iallreduce(*self._arguments)
         try:
-            if not request.Test():
+            if not came_soon(request.Test):
                 watch.wait(request.Test, call, what, timeout, self._peers)
         except BaseException as error:
             watch.give_up(error, self._refusal(request))
@@ -162,7 +162,7 @@ class Gate:
         """Raise if a rank has given up the call."""
         self._own[0] = 1
         request = self.comm.Iallreduce(*self._arguments)
-        if not request.Test():
+        if not came_soon(request.Test):
             self.watch.wait(request.Test, call, what, timedelta.max, self._peers)
         if self._least[0] == 0:
             self.watch.wait_for_reason()

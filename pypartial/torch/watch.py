@@ -23,13 +23,13 @@ from ..errors import PeerFailedError, TimeoutError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "came_soon", "describe"]
 
 STALL_S = 30.0
 _ANSWER_S = 1.0  # how long a rank that has waited long waits for answers
 _HEAR_S = 0.1  # how often the thread looks for questions
 _CLOSE_S, _CLOSE_AGAIN_S = 1.0, 0.01  # how long a rank that ends a group waits for the others
-_SPINS = 50  # tests before a waiting rank leaves its core to others
+_SPINS = range(50)  # tests before a waiting rank leaves its core to others
 _ASK, _ANSWER, _GONE = range(3)
 
 
@@ -154,11 +154,9 @@ class Watch:
         spins = 0
         while not test():
             spins += 1
-            if spins < _SPINS:
-                continue
             os.sched_yield()
             now = time.monotonic()
-            if spins % _SPINS == 0:
+            if spins % len(_SPINS) == 0:
                 self.hear()
                 self.check()
             if ask_by is None and now >= min(deadline, warn_at):
@@ -304,6 +302,14 @@ class Watch:
         self.hear()
         if self._refuse is not None and self._refuse():
             self._refuse = None
+
+
+def came_soon(test: Callable[[], bool]) -> bool:
+    """Return whether a test says so within some microseconds."""
+    for _ in _SPINS:  # noqa: SIM110  a generator would cost more than the test
+        if test():
+            return True
+    return False
 
 
 def describe(call: str, what: tuple[object, ...]) -> str:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from .._aside import aside
 from ..errors import Error, MismatchError, TimeoutError
-from .watch import Watch
+from .watch import Watch, came_soon
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -160,7 +160,8 @@ class Transfer(dist.Work):
                 with aside():
                     limit = timeout if timeout > _NO_TIMEOUT else None
                     try:
-                        self._watch.wait(self._test, self._call, (), limit, self._peers)
+                        if not came_soon(self._test):
+                            self._watch.wait(self._test, self._call, (), limit, self._peers)
                     except TimeoutError:
                         is_over = limit is None and self._expected is not None
                         if not is_over or self._withdraw():
