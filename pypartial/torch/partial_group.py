@@ -197,7 +197,7 @@ class PartialGroup(ProcessGroup):
         from mpi4py import MPI
 
         if self._watch.has_ended:
-            self._ctx._abandon(Error("a rank has given up a call"), "its process group")
+            self._ctx._abandon(Error("the process group was aborted"), "its process group")
         elif self._comm is not None and not MPI.Is_finalized():
             with aside():
                 for stream in self._streams.drop_all():
