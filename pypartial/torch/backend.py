@@ -29,7 +29,7 @@ _distributed: Any = dist  # its types do not name all that is there
 
 NAME = "pypartial"
 _TAGS = 1 << 15  # MPI has at least so many
-_POLL_S = 0.001
+_POLL_S, _POLL_MOST_S = 0.001, 0.05
 
 
 def register() -> None:
@@ -142,9 +142,10 @@ def _await_all(options: Any, ranks: list[int]) -> None:
     store, keys = options.store, [f"here/{number}" for number in range(len(ranks))]
     store.set(keys[options.group_rank], "")
     limit = options.timeout.total_seconds()
-    until = time.monotonic() + limit
+    until, pause = time.monotonic() + limit, _POLL_S
     while not (are_here := store.check(keys)) and time.monotonic() < until:
-        time.sleep(_POLL_S)
+        time.sleep(pause)
+        pause = min(2 * pause, _POLL_MOST_S)
     if _decide(store, are_here):
         return
     late = [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]

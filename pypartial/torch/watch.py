@@ -140,7 +140,7 @@ class Watch:
         began = time.monotonic()
         self._waits = call, what, began
         try:
-            self._wait(test, began, self._limit(timeout), peers)
+            self._wait(test, (call, what), began, self._limit(timeout), peers)
         finally:
             self._waits = None
 
@@ -148,7 +148,14 @@ class Watch:
         chosen = self.timeout if timeout is None or timeout < timedelta(0) else timeout
         return chosen.total_seconds()
 
-    def _wait(self, test: Callable[[], bool], began: float, limit: float, peers: list[int]) -> None:
+    def _wait(
+        self,
+        test: Callable[[], bool],
+        waits_in: tuple[str, tuple[object, ...]],
+        began: float,
+        limit: float,
+        peers: list[int],
+    ) -> None:
         deadline, warn_at = began + limit, began + STALL_S
         ask_by = None
         spins = 0
@@ -164,8 +171,7 @@ class Watch:
                 self._ask(peers)
             if ask_by is None or (now < ask_by and not self._all_told(peers)):
                 continue
-            assert self._waits is not None
-            doing, name = self._told(peers), describe(*self._waits[:2])
+            doing, name = self._told(peers), describe(*waits_in)
             if now >= deadline:
                 raise TimeoutError(
                     f"{name}: not complete within the timeout of {limit:g} s; {doing}"

@@ -312,6 +312,30 @@ def test_a_receive_that_timed_out_is_withdrawn(other, comm):
         work.wait()
 
 
+def test_a_transfer_waits_in_a_thread_beside_a_call(other, comm):
+    """Each wait has its own text."""
+    works = [other.recv([torch.zeros(1)], (comm.rank + 1) % comm.size, 3)]
+    told = []
+
+    def wait():
+        with pytest.raises(pp.TimeoutError, match=r"^recv: not complete") as raised:
+            works[0].wait(timedelta(milliseconds=500))
+        told.append(raised.value)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    done = torch.zeros(1)
+    while not done:  # calls that end while the thread waits
+        other.barrier()
+        done.fill_(bool(told))
+        dist.all_reduce(done, ReduceOp.MIN)
+    thread.join()
+    comm.Barrier()
+    other.send([torch.ones(1)], (comm.rank - 1) % comm.size, 3).wait()
+    assert works[0].wait()
+    assert len(told) == 1
+
+
 def test_a_group_that_some_ranks_do_not_make(world, comm):
     if comm.rank != late(comm):
         with pytest.raises(pp.TimeoutError, match=rf"ranks \[{late(comm)}\] have not come"):
