@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
 
+from _pypartial_torch import NAME, register
+
 from .._aside import aside
 from ..errors import MismatchError, TimeoutError
 from ..policy import Majority, Policy
 from .agreement import agree, same
-from .elements import DEVICES
 from .partial_group import Partial
 from .process_group import ProcessGroup
-from .rendezvous import SCHEME, rendezvous
+from .rendezvous import SCHEME
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -27,19 +27,8 @@ __all__ = ["NAME", "create", "new_group"]
 
 _distributed: Any = dist  # its types do not name all that is there
 
-NAME = "pypartial"
 _TAGS = 1 << 15  # MPI has at least so many
 _POLL_S, _POLL_MOST_S = 0.001, 0.05
-
-
-def register() -> None:
-    """Make the backend and its rendezvous known to torch; once in a process.
-
-    ``import torch`` may have done so before, by `_pypartial_torch.py`, which calls the same.
-    """
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
-    with suppress(RuntimeError):  # the rendezvous is known
-        _distributed.register_rendezvous_handler(SCHEME, rendezvous)
 
 
 def new_group(
@@ -212,4 +201,4 @@ def _communicator(ranks: list[int], name: str) -> MPI.Comm:
         group.Free()
 
 
-register()
+register()  # `import torch` does so, too, but not from a checkout that is not installed

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,6 +27,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 _torch: Any = torch  # its types do not name all that is there
 _set_eval_frame = _torch._C._dynamo.eval_frame.set_eval_frame
+_profiler_enabled = _torch.autograd._profiler_enabled
 _event = _torch._C._profiler._RecordFunctionFast
 
 
@@ -49,7 +51,7 @@ def eager(event: str, inputs: int = 0) -> Callable[[Method], Method]:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             before = _set_eval_frame(None)
             try:
-                if not _torch.autograd._profiler_enabled():
+                if not _profiler_enabled():
                     return method(self, *args, **kwargs)
                 with _event(f"pypartial:{event}", _tensors(args[inputs:]), {}):
                     return method(self, *args, **kwargs)
@@ -139,6 +141,22 @@ class Gate:
         self._peers = list(range(comm.size))
         self._own, self._least = array("q", [0, 0]), array("q", [0, 0])
         self._arguments = ([self._own, MPI.INT64_T], [self._least, MPI.INT64_T], MPI.MIN)
+        self._request: MPI.Prequest | None = None
+        with suppress(NotImplementedError):  # MPI before 4.0
+            self._request = comm.Allreduce_init(*self._arguments)
+
+    def _start(self) -> Callable[[], bool]:
+        """Begin a reduction; return what tests whether it is complete."""
+        if self._request is None:
+            return self.comm.Iallreduce(*self._arguments).Test
+        self._request.Start()
+        return self._request.Test
+
+    def free(self) -> None:
+        """Free the communicator, of which nothing is under way."""
+        if self._request is not None:
+            self._request.Free()
+        self.comm.Free()
 
     def meet(self, call: str, what: tuple[object, ...], timeout: timedelta | None) -> None:
         """Wait until all ranks are here; raise if they are in different calls."""
@@ -146,12 +164,12 @@ class Gate:
         watch.begin(call, what)
         number = _signature(call, what)
         self._own[0], self._own[1] = number, -number
-        request = self.comm.Iallreduce(*self._arguments)
+        test = self._start()
         try:
-            if not came_soon(request.Test):
-                watch.wait(request.Test, call, what, timeout, self._peers)
+            if not came_soon(test):
+                watch.wait(test, call, what, timeout, self._peers)
         except BaseException as error:
-            watch.give_up(error, self._refusal(request))
+            watch.give_up(error, self._refusal(test))
             raise
         are_different = self._least[0] != -self._least[1]
         self._confirm(call, what)
@@ -161,23 +179,23 @@ class Gate:
     def _confirm(self, call: str, what: tuple[object, ...]) -> None:
         """Raise if a rank has given up the call."""
         self._own[0] = 1
-        request = self.comm.Iallreduce(*self._arguments)
-        if not came_soon(request.Test):
-            self.watch.wait(request.Test, call, what, timedelta.max, self._peers)
+        test = self._start()
+        if not came_soon(test):
+            self.watch.wait(test, call, what, timedelta.max, self._peers)
         if self._least[0] == 0:
             self.watch.wait_for_reason()
 
-    def _refusal(self, request: MPI.Request) -> Callable[[], bool]:
+    def _refusal(self, test: Callable[[], bool]) -> Callable[[], bool]:
         """Return what says no to the others, if they come; it is called until it returns True."""
-        requests = [request]
+        tests = [test]
 
         def refuse() -> bool:
-            if not requests[-1].Test():
+            if not tests[-1]():
                 return False
-            if len(requests) == 2:
+            if len(tests) == 2:
                 return True
             self._own[0] = 0
-            requests.append(self.comm.Iallreduce(*self._arguments))
+            tests.append(self._start())
             return False
 
         return refuse

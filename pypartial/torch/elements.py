@@ -234,27 +234,25 @@ class Reduction:
     name: str
 
     @classmethod
-    def of(cls, call: str, op: Any, dtype: torch.dtype) -> Reduction:
-        """Return how `op` of torch reduces this type.
+    def of(cls, call: str, op: Any, tensor: torch.Tensor) -> Reduction:
+        """Return how `op` of torch reduces such a tensor.
 
         Raises
         ------
         NotImplementedError
             If it does not.
         """
-        return _reduction(call, op_name(op), dtype)
+        name = op_name(op)
+        if tensor.is_sparse and name != "SUM":
+            raise NotImplementedError(
+                f"{call} by {name} of a sparse tensor is not implemented by the backend "
+                "pypartial, only SUM"
+            )
+        return _reduction(call, name, tensor.dtype)
 
     def what(self, tensor: torch.Tensor) -> tuple[object, ...]:
         """Return what is the same on all ranks that reduce the tensor."""
         return tensor.numel(), tensor.dtype, self.name
-
-    def check_sparse(self, call: str) -> None:
-        """Raise unless sparse tensors are reduced by the operation."""
-        if self.name != "SUM":
-            raise NotImplementedError(
-                f"{call} by {self.name} of a sparse tensor is not implemented by the backend "
-                "pypartial, only SUM"
-            )
 
     def message(self, vector: torch.Tensor) -> list[Any]:
         """Return a vector of the type `dtype` as mpi4py takes it, for calls that reduce."""

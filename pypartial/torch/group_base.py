@@ -202,7 +202,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         with aside():
             may_be_freed = self._watch.close()
         if may_be_freed:
-            comm.Free()
+            self._gate.free()
         else:
             _abandoned.append(self._gate)
 

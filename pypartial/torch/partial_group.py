@@ -23,7 +23,6 @@ from .call import Asked
 from .device_path import check_path
 from .elements import Reduction, check, op_name
 from .process_group import ProcessGroup
-from .sparse import is_sparse
 from .streams import Stream, Streams
 from .work import Done
 
@@ -115,11 +114,11 @@ class PartialGroup(ProcessGroup):
         self._live()
         self._forget()
         for tensor in tensors:  # all are checked before the first is communicated
-            Reduction.of(call, what.op, tensor.dtype)
+            Reduction.of(call, what.op, tensor)
         op = op_name(what.op)
         for tensor in tensors:
             is_partial = op in _AVERAGE and tensor.dtype.is_floating_point and tensor.numel() > 0
-            is_partial = is_partial and not is_sparse(tensor)
+            is_partial = is_partial and not tensor.is_sparse
             stream = self._stream(tensor, op) if is_partial else None
             if stream is None:
                 super()._allreduce(call, [tensor], what)
@@ -196,7 +195,7 @@ class PartialGroup(ProcessGroup):
         """
         from mpi4py import MPI
 
-        if self._watch.has_ended:
+        if self._watch.gave_up:
             self._ctx._abandon(Error("the process group was aborted"), "its process group")
         elif self._comm is not None and not MPI.Is_finalized():
             with aside():

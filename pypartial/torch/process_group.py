@@ -25,7 +25,7 @@ from .elements import (
     spread,
 )
 from .group_base import GroupBase
-from .sparse import add_sparse, is_sparse
+from .sparse import add_sparse
 from .work import Done
 
 __all__ = ["ProcessGroup"]
@@ -58,12 +58,9 @@ class ProcessGroup(GroupBase):
     def _allreduce(self, call: str, tensors: list[Tensor], what: Asked) -> dist.Work:
         check(call, *tensors, sparse=True)
         # All are checked before the first is communicated.
-        ways = [Reduction.of(call, what.op, tensor.dtype) for tensor in tensors]
+        ways = [Reduction.of(call, what.op, tensor) for tensor in tensors]
         for way, tensor in zip(ways, tensors, strict=True):
-            if is_sparse(tensor):
-                way.check_sparse(call)
-        for way, tensor in zip(ways, tensors, strict=True):
-            if is_sparse(tensor):
+            if tensor.is_sparse:
                 with self._call(call, way.name, "sparse", timeout=what.timeout) as comm:
                     add_sparse(comm, call, tensor)
                 continue
@@ -79,7 +76,7 @@ class ProcessGroup(GroupBase):
         """Reduce a tensor over all ranks; the result is the root's."""
         call = "reduce"
         tensor, what = only(call, tensors), asked(call, given, named)
-        way = Reduction.of(call, what.op, tensor.dtype)
+        way = Reduction.of(call, what.op, tensor)
         vector, root = elements(tensor, way.dtype), what.root
         same = way.what(tensor)
         with self._call(call, *same, root=root, timeout=what.timeout) as comm:
@@ -198,7 +195,7 @@ class ProcessGroup(GroupBase):
         output, tensors = only(call, outputs), only_list(call, inputs)
         self._check_list(call, tensors, output)
         what = asked(call, given, named)
-        way = Reduction.of(call, what.op, output.dtype)
+        way = Reduction.of(call, what.op, output)
         vector = joined(tensors, way.dtype)
         self._reduce_scatter(call, output, vector, counts_of(tensors), way, what)
         return Done([output])
@@ -211,7 +208,7 @@ class ProcessGroup(GroupBase):
         call = "reduce_scatter_single"
         self._check_pair(call, output, input, input.numel(), output.numel() * self._size)
         what = asked(call, given, named)
-        way = Reduction.of(call, what.op, output.dtype)
+        way = Reduction.of(call, what.op, output)
         counts = [output.numel()] * self._size
         self._reduce_scatter(call, output, elements(input, way.dtype), counts, way, what)
         return Done([output])

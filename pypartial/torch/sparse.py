@@ -13,12 +13,7 @@ from .elements import elements, message
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["add_sparse", "is_sparse"]
-
-
-def is_sparse(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor has indices and values."""
-    return tensor.layout == torch.sparse_coo
+__all__ = ["add_sparse"]
 
 
 def add_sparse(comm: MPI.Comm, call: str, tensor: torch.Tensor) -> None:

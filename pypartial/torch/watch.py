@@ -28,16 +28,11 @@ __all__ = ["Watch", "came_soon", "describe"]
 STALL_S = 30.0
 _ANSWER_S = 1.0  # how long a rank that has waited long waits for answers
 _HEAR_S = 0.1  # how often the thread looks for questions
-_CLOSE_S, _CLOSE_AGAIN_S = 1.0, 0.01  # how long a rank that ends a group waits for the others
+# How long a rank that ends a group waits for the others; less after one to which they did not come.
+_CLOSE_S, _CLOSE_AGAIN_S = 1.0, 0.01
 _SPINS = range(50)  # tests before a waiting rank leaves its core to others
 _ASK, _ANSWER, _GONE = range(3)
 
-
-class _Patience:
-    close_s = _CLOSE_S  # for the end of a group; less after one to which they have not come
-
-
-_patience = _Patience()
 _watches: WeakSet[Watch] = WeakSet()
 _unsent: list[MPI.Request] = []  # of groups that have ended: MPI may use their memory
 
@@ -70,7 +65,7 @@ class Watch:
         self._sent: list[MPI.Request] = []
         self._closes = self._ended = False
         self._waits: tuple[str, tuple[object, ...], float] | None = None
-        self._gave_up: Exception | None = None
+        self.gave_up: Exception | None = None  # why the group cannot be used any more
         self._refuse: Callable[[], bool] | None = None  # what the thread does after a giving up
 
     def open(self) -> None:
@@ -139,19 +134,17 @@ class Watch:
         """
         began = time.monotonic()
         self._waits = call, what, began
+        chosen = self.timeout if timeout is None or timeout < timedelta(0) else timeout
         try:
-            self._wait(test, (call, what), began, self._limit(timeout), peers)
+            self._wait(test, call, what, began, chosen.total_seconds(), peers)
         finally:
             self._waits = None
-
-    def _limit(self, timeout: timedelta | None) -> float:
-        chosen = self.timeout if timeout is None or timeout < timedelta(0) else timeout
-        return chosen.total_seconds()
 
     def _wait(
         self,
         test: Callable[[], bool],
-        waits_in: tuple[str, tuple[object, ...]],
+        call: str,
+        what: tuple[object, ...],
         began: float,
         limit: float,
         peers: list[int],
@@ -171,7 +164,7 @@ class Watch:
                 self._ask(peers)
             if ask_by is None or (now < ask_by and not self._all_told(peers)):
                 continue
-            doing, name = self._told(peers), describe(*waits_in)
+            doing, name = self._told(peers), describe(call, what)
             if now >= deadline:
                 raise TimeoutError(
                     f"{name}: not complete within the timeout of {limit:g} s; {doing}"
@@ -181,13 +174,8 @@ class Watch:
 
     def check(self) -> None:
         """Raise if a rank has given up a call."""
-        if self._gave_up is not None:
-            raise type(self._gave_up)(*self._gave_up.args)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether a rank has given up a call, so that the group cannot be used any more."""
-        return self._gave_up is not None
+        if self.gave_up is not None:
+            raise type(self.gave_up)(*self.gave_up.args)
 
     def wait_for_reason(self) -> None:
         """Raise: another rank has given up, and its message says why."""
@@ -196,7 +184,7 @@ class Watch:
             self.hear()
             self.check()
             os.sched_yield()
-        self._gave_up = PeerFailedError(f"another rank has given up {self._call}")
+        self.gave_up = PeerFailedError(f"another rank has given up {self._call}")
         self.check()
 
     def give_up(self, error: BaseException, refuse: Callable[[], bool]) -> None:
@@ -210,8 +198,8 @@ class Watch:
         text = f"rank {self._rank} has given up {self._call}, call {self.number}: {why}"
         with self._lock:
             self._refuse = refuse
-            if self._gave_up is None:
-                self._gave_up = kind(f"{text}. The process group cannot be used any more")
+            if self.gave_up is None:
+                self.gave_up = kind(f"{text}. The process group cannot be used any more")
                 for rank in range(self._size):
                     self._send(rank, _GONE, self.number, (is_late, text))
 
@@ -262,9 +250,9 @@ class Watch:
                     self._send(rank, _ANSWER, number, (self.number, self.doing()))
                 elif kind == _ANSWER and number == self._question:
                     self._answers[rank] = content
-                elif kind == _GONE and self._gave_up is None:
+                elif kind == _GONE and self.gave_up is None:
                     is_late, text = content
-                    self._gave_up = (TimeoutError if is_late else PeerFailedError)(text)
+                    self.gave_up = (TimeoutError if is_late else PeerFailedError)(text)
         finally:
             self._lock.release()
 
@@ -274,11 +262,11 @@ class Watch:
         It may, if all ranks are here, and all that they have sent has come: a message for a freed
         communicator would disturb the next that MPI makes. So ranks meet, for a second at most.
         """
-        until = time.monotonic() + _patience.close_s
+        until = time.monotonic() + (_CLOSE_AGAIN_S if _unsent else _CLOSE_S)
         meeting: MPI.Request | None = None
         may_be_freed = False
         self._closes = True
-        while not (may_be_freed or self.has_ended or time.monotonic() > until):
+        while not (may_be_freed or self.gave_up or time.monotonic() > until):
             self.hear()
             if meeting is not None:
                 may_be_freed = meeting.Test()
@@ -286,9 +274,8 @@ class Watch:
                 meeting = self._comm.Ibarrier()
             os.sched_yield()
         self.end_of_group()
-        if not may_be_freed:
-            _patience.close_s = _CLOSE_AGAIN_S
-            _unsent.extend([] if meeting is None else [meeting])
+        if meeting is not None and not may_be_freed:
+            _unsent.append(meeting)
         return may_be_freed
 
     def _all_sent(self) -> bool:
@@ -299,7 +286,7 @@ class Watch:
         """Use the communicator no more. Local."""
         with self._lock:
             self._ended = True
-            _unsent.extend(self._sent)
+            _unsent.extend(request for request in self._sent if not request.Test())
         if self._refuse is None:
             _watches.discard(self)
 

@@ -459,6 +459,16 @@ def test_ranks_in_different_calls_are_told_so(world, comm):
     assert one[0] == comm.size
 
 
+def test_calls_without_persistent_collectives(other, comm):
+    """MPI has them from 4.0 on."""
+    other._gate._request.Free()
+    other._gate._request = None
+    for _ in range(3):
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=other)
+        assert tensor == comm.size
+
+
 @pytest.mark.parametrize("who", [0, -1])
 def test_an_interrupted_call_is_told_to_the_others(other, comm, monkeypatch, who):
     """Also if it comes at once, and to a rank that comes at the same time."""
