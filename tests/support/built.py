@@ -15,6 +15,16 @@ PLANTS = ("no-event-wait", "early-link", "early-unpin", "no-result-wait")
 PLANTED = "-O0 -fno-lto -DPP_PLANTS=1"
 
 
+def copy_worktree(folder: Path) -> None:
+    """Copy the files that git tracks, or would if they were added."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
 def build(python: str, folder: Path, flags: str = "") -> None:
     """Build the package in a folder, which is to be on PYTHONPATH then.
 
