@@ -14,13 +14,40 @@ import pypartial as pp
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3)]
 
-FDS = Path("/proc/self/fd")
+FDS, MAPS = Path("/proc/self/fd"), Path("/proc/self/maps")
 
 
 def committed_bytes() -> int:
     """Memory behind this process's descriptors of node memory."""
     names = [fd for fd in FDS.iterdir() if fd.is_symlink() and "pypartial-node" in os.readlink(fd)]
     return sum(512 * os.stat(name).st_blocks for name in names)
+
+
+def mapped() -> list[str]:
+    """What this process has mapped, and has open: a line each."""
+    lines = MAPS.read_text().splitlines()
+    for fd in FDS.iterdir():
+        with suppress(FileNotFoundError):  # that of iterdir() itself
+            lines.append(os.readlink(fd))
+    return lines
+
+
+def test_the_memory_has_no_name(comm):
+    """So nothing of it can be left in /dev/shm, however a rank ends."""
+
+    def named():
+        return {line.partition("/dev/shm/")[2] for line in mapped() if "/dev/shm/" in line}
+
+    comm.alltoall([None] * comm.size)
+    before = named()  # by MPI
+    with pp.Context(comm) as ctx:
+        send, out = ctx.alloc(1 << 19), np.zeros(1 << 19)
+        with ctx.Allreduce_init(send, out, policy=pp.Full()) as request:
+            request.Start()
+            request.Wait()
+            if ctx.stats().shares_memory:
+                assert any("pypartial-node" in line for line in mapped())
+            assert named() <= before
 
 
 def test_a_freed_handle_gives_its_memory_back(comm, ctx):

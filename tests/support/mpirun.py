@@ -1,4 +1,4 @@
-"""Starting mpirun from a test, with limits, and looking what it leaves behind.
+"""Starting mpirun from a test, with limits, and looking which processes it leaves behind.
 
 Limits nest, so that the one that knows most speaks first: a test inside a rank has a limit of its
 own (`support/ranks.py`: stacks of every rank), then mpirun's ``--timeout``, then Python's.
@@ -33,7 +33,6 @@ EXEC_S = 30.0  # in which a process has begun to execute its program
 SURVIVES_S = 30.0  # what lives for so long after the end of a run is not about to end
 KERNEL_THREAD = 0x0020_0000  # of the flags in /proc/<pid>/stat
 LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
-STAYS_S = 1.0  # what lies in /dev/shm for so long, without a process that has mapped it, was left
 HOSTS = Path(__file__).resolve().parent / "hosts"
 NOT_POSSIBLE = 77  # its exit code
 LIBC = ctypes.CDLL(None)
@@ -79,7 +78,6 @@ class Run:
     output: str  # of all ranks, each line with its rank
     seconds: float
     survivors: list[str] = field(default_factory=list)  # processes that were still there; killed
-    leftovers: list[str] = field(default_factory=list)  # new in /dev/shm, and nobody uses them
     _kept: bool = False  # in the file that `LOG` names
 
     def lines(self, rank: int) -> list[str]:
@@ -93,7 +91,7 @@ class Run:
         head = [
             f"{' '.join(self.command)}",
             f"return code {state}, {self.seconds:.1f} s",
-            f"survivors: {self.survivors}, left in /dev/shm: {self.leftovers}",
+            f"survivors: {self.survivors}",
         ]
         text = self.output.splitlines()
         early, late = text[:-TAIL_LINES], text[-TAIL_LINES:]
@@ -111,9 +109,8 @@ class Run:
         self._kept = True
 
     def check_clean(self) -> None:
-        """Fail if processes or shared memory were left behind."""
+        """Fail if processes were left behind."""
         assert not self.survivors, f"processes were left running\n{self.explain()}"
-        assert not self.leftovers, f"files were left in /dev/shm\n{self.explain()}"
 
     def check(self) -> None:
         """Fail if the run failed, or left something behind."""
@@ -203,7 +200,6 @@ def program(
         For so long its processes may go on when it has ended.
     """
     mark = mark or uuid.uuid4().hex
-    before = shared_files()
     with scratch() as (folder, segments):
         environment = make_environment(env or {}, mark, folder, segments)
         began = time.monotonic()
@@ -212,7 +208,7 @@ def program(
         finally:
             seconds = time.monotonic() - began
             survivors = end_survivors(mark, patience_s)
-    return Run([*command], returncode, output, seconds, survivors, left_behind(before))
+    return Run([*command], returncode, output, seconds, survivors)
 
 
 def launch(ranks: int | Sequence[int]) -> list[str]:
@@ -284,7 +280,8 @@ def cores() -> int:
 def scratch() -> Iterator[tuple[Path, Path | None]]:
     """Give a folder for MPI's files, and one in shared memory for its segments, if possible.
 
-    MPI's own segments thus cannot be mistaken for ours: an aborted Open MPI leaves some behind.
+    An aborted Open MPI leaves some behind. The library's own memory has no names
+    (`tests/mpi/test_shared_memory.py`).
     """
     folder = Path(tempfile.mkdtemp(prefix="pp-"))
     segments = None
@@ -440,39 +437,3 @@ def end_survivors(mark: str, patience_s: float = SURVIVES_S) -> list[str]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return [f"{pid}: {command}" for pid, command in alive.items()]
-
-
-def left_behind(before: set[str]) -> list[str]:
-    """Return the files in /dev/shm that are new, and that nobody uses.
-
-    Other jobs may run: between the making of a file and its mapping nobody uses it, nor between its
-    last use and its end.
-    """
-    left = orphans(shared_files() - before)
-    deadline = time.monotonic() + STAYS_S
-    while left and time.monotonic() < deadline:
-        time.sleep(0.05)
-        left &= orphans(shared_files() & left)
-    return sorted(left)
-
-
-def shared_files() -> set[str]:
-    """Return the names in /dev/shm, but for those of other MPI jobs and of CUDA's driver."""
-    try:
-        names = os.listdir(SHM)
-    except OSError:
-        return set()
-    others = ("sm_segment.", "pp-mpi-", "cuda.shm.")
-    return {name for name in names if not name.startswith(others)}
-
-
-def orphans(names: set[str]) -> set[str]:
-    """Return those files of /dev/shm that no process has mapped."""
-    used = set()
-    for entry in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            text = entry.read_text(errors="replace")
-        except OSError:
-            continue
-        used |= {name for name in names if f"{SHM}/{name}" in text}
-    return names - used

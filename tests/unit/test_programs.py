@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
-from support import mpirun
-from support.mpirun import GRACE_S, MARK, left_behind, marked, program, python
+from support.mpirun import GRACE_S, MARK, marked, program, python
 
 
 def test_what_a_program_prints_and_where_it_runs(tmp_path: Path) -> None:
@@ -51,45 +48,3 @@ def test_a_process_is_found_while_it_executes_another_program(tmp_path: Path) ->
     finally:
         process.kill()
         process.wait()
-
-
-def test_what_a_program_leaves_in_shared_memory_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not in /dev/shm itself, where other tests look at the same time."""
-    monkeypatch.setattr(mpirun, "SHM", tmp_path)
-    (tmp_path / "before").touch()
-    code = f"open('{tmp_path / 'left'}', 'w').close()"
-    ran = program(python("-c", code), timeout_s=60)
-    assert ran.leftovers == ["left"]
-    with pytest.raises(AssertionError, match="files were left"):
-        ran.check_clean()
-
-
-def test_what_another_process_uses_in_shared_memory_was_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpirun, "SHM", tmp_path)
-    with (tmp_path / "used").open("w+b") as file:
-        file.truncate(mmap.PAGESIZE)
-        with mmap.mmap(file.fileno(), mmap.PAGESIZE):
-            assert left_behind(set()) == []
-    assert left_behind(set()) == ["used"]
-
-
-def test_what_nobody_uses_for_a_moment_was_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process has made it and will map it, or is about to remove it."""
-    monkeypatch.setattr(mpirun, "SHM", tmp_path)
-    for name in ("mapped", "removed"):
-        (tmp_path / name).touch()
-    looks = iter([{"mapped", "removed"}, {"removed"}])
-
-    def look(names: set[str]) -> set[str]:
-        found = next(looks, set())
-        (tmp_path / "removed").unlink(missing_ok=True)
-        return names & found
-
-    monkeypatch.setattr(mpirun, "orphans", look)
-    assert left_behind(set()) == []
