@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-SHORT = "PYPARTIAL_TEST_SHORT"  # not empty: without what is marked as long
+# Which tests are left out, by their marks: "quick", "1" or nothing.
+SHORT = "PYPARTIAL_TEST_SHORT"
+LEFT_OUT = {"quick": {"thorough", "long"}, "1": {"long"}, "": set()}
 os.environ["PYPARTIAL_TUNING"] = "off"  # no choice depends on what was measured here before
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: tables would leave columns out
 sys.path[:0] = [str(TESTS), str(TESTS / "sim")]  # `support`; the simulation's `world`
@@ -49,8 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked as long; inside ranks, too, which have the same variables."""
-    if os.environ.get(SHORT):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    """Leave out what takes long; inside ranks, too, which have the same variables."""
+    marks = LEFT_OUT.get(os.environ.get(SHORT, ""), {"long"})
+    kept, out = [], []
+    for item in items:
+        is_out = any(item.get_closest_marker(mark) for mark in marks)
+        (out if is_out else kept).append(item)
+    config.hook.pytest_deselected(items=out)
+    items[:] = kept

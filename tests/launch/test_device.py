@@ -42,8 +42,8 @@ def stress(ranks: int, programs: int, env: dict[str, str]):
 @pytest.mark.parametrize(
     ("ranks", "selected"),
     [
-        pytest.param(3, HALF, id="3-half"),
-        pytest.param(3, f"not ({HALF})", id="3-other-half"),
+        pytest.param(3, HALF, id="3-half", marks=pytest.mark.thorough),
+        pytest.param(3, f"not ({HALF})", id="3-other-half", marks=pytest.mark.thorough),
         pytest.param(2, OF_TWO, id="2-of-two"),
         pytest.param(1, LOOPS, id="1-loops"),
         pytest.param(1, "", id="1", marks=pytest.mark.long),
@@ -55,6 +55,7 @@ def test_device_layer(ranks, selected, env, record_property):
     record_property("inner_passed", counts.passed)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize(("ranks", "programs"), PROGRAMS.items())
 def test_random_programs(ranks, programs, env):

@@ -21,6 +21,8 @@ SCHEMA = resources.files("pypartial.bench").joinpath("results.schema.json")
 STANDIN = Path(__file__).resolve().parents[1] / "support" / "standin"
 LIMIT_S = 120
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def env() -> dict[str, str]:

@@ -19,9 +19,13 @@ LIMIT_S = 600  # for all of them: mpirun's
 PROGRAMS = {2: 60, 5: 15}  # by ranks
 SKIPPED = {"test_direct.py": (12, 1), "test_direct_groups.py": (11, 1)}  # by one rank, by more
 
-pytestmark = pytest.mark.skipif(
-    fakecuda.cpp_compiler() is None, reason="a C++ compiler makes the kernels, and there is none"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        fakecuda.cpp_compiler() is None,
+        reason="a C++ compiler makes the kernels, and there is none",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

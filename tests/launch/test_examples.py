@@ -15,7 +15,7 @@ LIMIT_S = 180
 TRAINS_S = "6"  # so long that a rank which a busy machine holds up goes on
 QUICK_S = 60  # with the start of pytest on three ranks, under load
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def run_example(name: str, *arguments: str) -> str:

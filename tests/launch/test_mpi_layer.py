@@ -10,9 +10,8 @@ from support.layer import run_tests
 TESTS = Path(__file__).resolve().parent.parent / "mpi"
 # On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes
 # with some of the ranks each, which share memory: the last number is how many.
-RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 5, 9)]
-RUNS += [(3, "mpi", 0)]
-RUNS += [(3, "auto", 2), (7, "auto", 3)]
+QUICK = [(1, "auto", 0), (2, "auto", 0), (5, "auto", 0), (3, "mpi", 0), (7, "auto", 3)]
+THOROUGH = [(3, "auto", 0), (9, "auto", 0), (3, "auto", 2)]
 LONG = [(7, "auto", 0), (8, "auto", 0), (2, "mpi", 0), (5, "mpi", 0), (4, "auto", 2)]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 900  # for all of them: mpirun's
@@ -21,7 +20,11 @@ LIMIT_S = 900  # for all of them: mpirun's
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize(
     ("ranks", "transport", "node_ranks"),
-    [*RUNS, *(pytest.param(*run, marks=pytest.mark.long) for run in LONG)],
+    [
+        *QUICK,
+        *(pytest.param(*run, marks=pytest.mark.thorough) for run in THOROUGH),
+        *(pytest.param(*run, marks=pytest.mark.long) for run in LONG),
+    ],
 )
 def test_mpi_layer(ranks, transport, node_ranks, record_property):
     """Every rank ran the same tests, at least one, and all of them passed."""

@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = 1000
 LIMIT_S = 120
 
-pytestmark = pytest.mark.timeout(3 * LIMIT_S)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3 * LIMIT_S)]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from support.mpirun import program, python
 SANITIZE = Path(__file__).resolve().parent.parent / "stress" / "sanitize"
 LIMIT_S = 600  # a minute on two cores; a busy machine takes longer
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 # Those that are built alike together: the core is compiled once for each.

@@ -21,7 +21,7 @@ LIMIT_S = 900  # for all of them: mpirun's
     ("ranks", "selected"),
     [
         pytest.param(3, "", id="3"),
-        pytest.param(4, "test_equals_ddp", id="4-as-gloo"),
+        pytest.param(4, "test_equals_ddp", id="4-as-gloo", marks=pytest.mark.thorough),
         pytest.param(2, "", id="2", marks=pytest.mark.long),
         pytest.param(4, "", id="4", marks=pytest.mark.long),
     ],
@@ -34,6 +34,7 @@ def test_torch_layer(ranks, selected, record_property):
     print(f"{ranks} ranks: {counts.passed} passed, {counts.skipped} skipped")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize(("ranks", "selected"), [(2, ""), (3, "test_device")])
 def test_torch_layer_on_a_device(record_property, ranks, selected):

@@ -17,7 +17,7 @@ RANKS = 4
 TRAINS_S = "6"  # so long that a rank which a busy machine holds up goes on
 UNTRAINED = 7.0  # about: the mean square of what the models are to learn
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def run_example(name: str, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Tests that are marked as long: ci/test leaves them out by a variable, and nothing else does."""
+"""Tests that take long: ci/test leaves them out by a variable, and nothing else does."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ import pytest
 def test_some(n):
     pass
 
+@pytest.mark.thorough
+def test_more():
+    pass
+
 @pytest.mark.long
 class TestAll:
     def test_one(self):
@@ -26,7 +30,12 @@ class TestAll:
 
 
 @pytest.mark.parametrize(
-    ("short", "left"), [("1", ["test_some[1]"]), ("", ["test_one", "test_some[1]", "test_some[2]"])]
+    ("short", "left"),
+    [
+        ("quick", ["test_some[1]"]),
+        ("1", ["test_more", "test_some[1]"]),
+        ("", ["test_more", "test_one", "test_some[1]", "test_some[2]"]),
+    ],
 )
 def test_what_is_left(short: str, left: list[str], tmp_path: Path) -> None:
     """By the rules of tests/conftest.py."""
@@ -51,13 +60,15 @@ def test_what_is_left(short: str, left: list[str], tmp_path: Path) -> None:
     )
     found = [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
     assert sorted(found) == left, done.stdout + done.stderr
-    assert ("2 deselected" in done.stdout) == bool(short)
+    assert (f"{4 - len(left)} deselected" in done.stdout) == bool(short)
 
 
 def test_ci_test_sets_it() -> None:
-    """Before it looks for --long, which empties it."""
+    """Before it looks for --all and --long."""
     lines = (ROOT / "ci" / "test").read_text().splitlines()
-    sets = [line for line in lines if f"export {SHORT}=" in line]
-    assert len(sets) == 2
-    assert sets[0].startswith(f"export {SHORT}=1")
-    assert "--long" in sets[1] and f"{SHORT}=''" in sets[1]
+    sets = [line.split()[:2] for line in lines if f"{SHORT}=" in line]
+    assert sets[:3] == [
+        ["export", f"{SHORT}=quick"],
+        ["--all*)", f"{SHORT}=1"],
+        ["--long*)", f"{SHORT}=''"],
+    ]
