@@ -179,7 +179,7 @@ def program(
     cwd: Path | None = None,
     mark: str = "",
     over: Callable[[], bool] = lambda: False,
-    patience_s: float = SURVIVES_S,
+    patience_s: float | None = None,
 ) -> Run:
     """Run a command, which may start an mpirun, and wait for the end of all its processes.
 
@@ -196,8 +196,8 @@ def program(
         By which its processes are found.
     over : callable, optional
         It is ended before that time when this says so.
-    patience_s : float
-        For so long its processes may go on when it has ended.
+    patience_s : float, optional
+        For so long its processes may go on when it has ended; `SURVIVES_S` if None.
     """
     mark = mark or uuid.uuid4().hex
     with scratch() as (folder, segments):
@@ -428,9 +428,9 @@ def gone_for(seconds: float, mark: str, command: Sequence[str]) -> Callable[[], 
     return over
 
 
-def end_survivors(mark: str, patience_s: float = SURVIVES_S) -> list[str]:
+def end_survivors(mark: str, patience_s: float | None = None) -> list[str]:
     """Wait a little for the last processes of a run; kill those that stay, and name them."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + (SURVIVES_S if patience_s is None else patience_s)
     while (alive := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid in alive:

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support import mpirun
+
 from pypartial.bench.contenders import Contender
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -312,8 +314,9 @@ def test_a_launch_gives_what_the_program_saves(common, monkeypatch):
         commands.launched(1, ["sh", "-c", "echo last words; exit 3"])
 
 
-def test_what_a_launch_started_ends_with_it(common, tmp_path):
+def test_what_a_launch_started_ends_with_it(common, tmp_path, monkeypatch):
     """Also what has left the launch's session."""
+    monkeypatch.setattr(mpirun, "SURVIVES_S", 0.5)
     commands = importlib.import_module("commands")
     note = tmp_path / "pid"
     script = f"setsid sh -c 'echo $$ >{note}; exec sleep 600' &"
