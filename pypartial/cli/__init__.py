@@ -29,7 +29,7 @@ from ..bench.torch_options import BenchTorchOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
-from .sim import INTERRUPTED, FuzzOptions
+from .sim import INTERRUPTED
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -47,7 +47,7 @@ class InfoOptions:
 AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
 BenchOptions = AllreduceBench | BenchGroupsOptions | BenchTorchOptions | TuneOptions
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
-SimJob = FuzzOptions | SimSkewOptions | ScheduleOptions | GroupsJob
+SimJob = SimSkewOptions | ScheduleOptions | GroupsJob
 Job = BenchOptions | InfoOptions | SimJob
 
 
@@ -152,10 +152,6 @@ def _run_benchmark(job: BenchOptions) -> int:
 
 
 def _run_simulation(job: SimJob, comm: MPI.Intracomm | None) -> int:
-    if isinstance(job, FuzzOptions):
-        from .sim import fuzz
-
-        return fuzz(job, comm)
     if isinstance(job, GroupsJob):
         from .groups import groups
 

@@ -22,7 +22,6 @@ from ..sim.options import (
 from ..units import format_duration, parse_duration, parse_size
 from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
 from .reading import files_complaint, read, read_sizes
-from .sim import FuzzOptions, Plant, What
 
 _POLICIES = ("solo", "majority", "full")
 _STEPS, _RANK_STEPS = 100, 25_600
@@ -39,74 +38,6 @@ sim = typer.Typer(
     short_help="Simulate many ranks in one process.",
     no_args_is_help=True,
 )
-
-
-@sim.command()
-def fuzz(
-    context: typer.Context,
-    cases: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Random cases to run at most.")
-    ] = 1000,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="The same seed gives the same cases.")
-    ] = 0,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            metavar="SECONDS",
-            help="Begin no further case after this many seconds. Default: no limit.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Processes that share the cases. Default: one for each core that this process may "
-            "use.",
-        ),
-    ] = None,
-    plant: Annotated[
-        Plant | None,
-        typer.Option(
-            metavar="DEFECT",
-            help="For tests of the fuzzer: put this defect into the engine, to see that it is "
-            f"found. One of {', '.join(plant.value for plant in Plant)}.",
-            case_sensitive=False,
-        ),
-    ] = None,
-    what: Annotated[
-        What | None,
-        typer.Option(
-            help="Draw cases with rounds (partial allreduces) or with groups (P-Reduce). Default: "
-            "all, or those in which the planted defect is.",
-            case_sensitive=False,
-        ),
-    ] = None,
-    replay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Run only this scenario, as the report of a failure prints it, and show what each "
-            "rank was given.",
-        ),
-    ] = None,
-    json: JsonOption = None,
-) -> None:
-    """Run random programs on simulated ranks and check the results.
-
-    Each case is a random program on a random number of ranks, and is checked against every oracle.
-    The fuzzer stops at the first case that fails, makes it smaller, and prints the command that
-    replays it. The exit code is 1 if a case failed or, from 1000 cases on, if one of the
-    interleavings that are hard to get right occurred in less than 1 % of the cases.
-    """
-    complaint = files_complaint(json, None)
-    if replay is not None and json is not None:
-        complaint = "--json: a --replay has no report to save; leave one of the two out"
-    if complaint is not None:
-        raise typer.BadParameter(complaint)
-    context.obj.job = FuzzOptions(cases, seed, seconds, jobs, plant, replay, json, what)
 
 
 @sim.command(epilog="\b\nArrivals:\n" + MODELS_HELP)

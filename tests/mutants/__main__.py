@@ -35,7 +35,7 @@ PYTEST = "{python} -m pytest -x -q -p no:cacheprovider -c pyproject.toml --impor
 MANY = "--numprocesses 2 --dist worksteal"
 # In this order; the first to fail ends it. (name, command, limit in seconds)
 STAGES = [
-    ("fuzzer", "{python} -m pypartial sim fuzz --cases 1000000 --seconds 10", 60),
+    ("fuzzer", "{python} -m tests.fuzz --cases 1000000 --seconds 10", 60),
     ("simulated ranks", f"{PYTEST} {MANY} tests/sim", 600),
     ("unit tests", f"{PYTEST} {MANY} tests/unit", 600),
     ("3 ranks", f"{PYTEST} -k 3-auto-0 tests/launch/test_mpi_layer.py", 600),

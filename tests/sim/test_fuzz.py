@@ -12,25 +12,25 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from fuzz import fuzzer
+from fuzz.__main__ import main
+from fuzz.fuzzer import COVERAGE, COVERAGES, PLANTS, Verdict, draw_scenario, fuzz
+from fuzz.oracles import check, judge, replay_command
+from fuzz.scenario import TIMINGS, Phase, Scenario, run
+from fuzz.shrink import shrink
 from hypothesis import given
 from strategies import examples, scenarios
 
 from pypartial._names import DELIVER
-from pypartial.cli import app
-from pypartial.cli.sim import FuzzOptions, Plant, What, alone
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim import fuzz as fuzzer
-from pypartial.sim.draw import WHAT
-from pypartial.sim.fuzz import COVERAGE, COVERAGES, PLANTS, Verdict, draw_scenario, fuzz
 from pypartial.sim.handle import ALGORITHMS, Options
-from pypartial.sim.oracles import check, judge, replay_command
 from pypartial.sim.preduce_handle import PreduceOptions
-from pypartial.sim.scenario import TIMINGS, Phase, Scenario, run
-from pypartial.sim.shrink import shrink
 from pypartial.sim.world import Deadlock
 
+TESTS = Path(__file__).resolve().parents[1]
 PASSED = Verdict(25, (True,) * len(COVERAGE))
 
 
@@ -43,8 +43,10 @@ def test_a_case_is_always_the_same():
     assert drawn == [draw_scenario(3, index).to_text() for index in range(20)]
     assert len(set(drawn)) == 20
     assert drawn[0] != draw_scenario(4, 0).to_text()
-    code = "from pypartial.sim.fuzz import draw_scenario; print(draw_scenario(3, 7).to_text())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = "from fuzz.draw import draw_scenario; print(draw_scenario(3, 7).to_text())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == drawn[7]
 
 
@@ -196,7 +198,7 @@ def test_a_failed_check_says_how_to_replay_it(monkeypatch):
     def fail(_scenario, _logs):
         raise AssertionError("something is wrong")
 
-    monkeypatch.setattr("pypartial.sim.oracles.judge", fail)
+    monkeypatch.setattr("fuzz.oracles.judge", fail)
     with pytest.raises(AssertionError) as failure:
         check(scenario)
     assert str(failure.value).startswith("something is wrong")
@@ -452,13 +454,11 @@ def test_a_case_that_never_ends_is_told(endless):
 
 
 def test_the_command_fails_if_a_case_never_ends(endless, capsys):
-    from pypartial.cli.sim import _fuzz
-
-    assert _fuzz(FuzzOptions(20, seed=1, jobs=2)) == 1
+    assert main(["--cases", "20", "--seed", "1", "--jobs", "2"]) == 1
     printed = capsys.readouterr().out
     assert "FAILED: case 5: hang" in printed
     line = next(line for line in printed.splitlines() if line.startswith("replay: "))
-    text = line.removeprefix("replay: pypartial sim fuzz --replay '").removesuffix("'")
+    text = line.removeprefix("replay: python -m tests.fuzz --replay '").removesuffix("'")
     assert Scenario.from_text(text).seed == endless.seed
 
 
@@ -483,7 +483,7 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
         phases=(Phase((2,)),),
         opened=2,
     )
-    from pypartial.sim import scenario as programs
+    from fuzz import scenario as programs
 
     original = programs._Rank.step
 
@@ -543,7 +543,7 @@ def test_buffers_that_belong_to_the_application_are_looked_at(handle, buffer, wo
     """They are changed while a rank works, as the library would with a late round."""
     scenario = Scenario(ranks=3, seed=0, handles=(handle,), phases=(Phase((3,)),))
     assert fuzzer.attempt(scenario).kind is None
-    from pypartial.sim import scenario as programs
+    from fuzz import scenario as programs
 
     original = programs._Rank.work
 
@@ -630,7 +630,8 @@ def test_a_planted_defect_is_found(plant):
 def command(*words):
     environ = {n: v for n, v in os.environ.items() if not n.startswith(("OMPI_", "PMIX_", "PMI_"))}
     return subprocess.run(
-        [sys.executable, "-m", "pypartial", "sim", "fuzz", *words],
+        [sys.executable, "-m", "fuzz", *words],
+        cwd=TESTS,
         capture_output=True,
         text=True,
         timeout=120,
@@ -639,29 +640,18 @@ def command(*words):
     )
 
 
-def test_options_of_the_command(tmp_path):
-    assert app.parse(["sim", "fuzz"], 1) == FuzzOptions(1000)
-    path = tmp_path / "fuzz.json"
-    words = f"--cases 5 --seed 2 --seconds 1.5 --jobs 3 --plant lost-draw --json {path}"
-    expected = FuzzOptions(5, 2, 1.5, 3, Plant.LOST_DRAW, None, path)
-    assert app.parse(["sim", "fuzz", *words.split()], 1) == expected
-    assert {plant.value for plant in Plant} == set(PLANTS)
-    assert app.parse(["sim", "fuzz", "--what", "groups"], 1).what is What.GROUPS
-    assert {what.value for what in What} == set(WHAT)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--cases 0", "--cases"),
         ("--jobs 0", "--jobs"),
         ("--plant none", "--plant"),
-        ("--json no-such-folder/x.json", "there is no folder"),
-        ("--replay {} --json x.json", "no report"),
+        ("--replay {} --json x.json", "not allowed"),
     ],
 )
 def test_usage_errors_of_the_command(words, message, capsys):
-    assert app.parse(["sim", "fuzz", *words.split()], 1) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
     assert message in capsys.readouterr().err
 
 
@@ -674,7 +664,7 @@ def test_the_command_prints_the_same_for_any_number_of_jobs(tmp_path):
         found = json.loads(path.read_text())
         assert found.pop("jobs") == jobs
         assert found.pop("seconds") > 0
-        assert found.pop("command")[1:3] == ["sim", "fuzz"]
+        assert found.pop("command")
         assert found.pop("date")
         return done.stdout.splitlines(), found
 
@@ -690,49 +680,6 @@ def test_the_command_prints_the_same_for_any_number_of_jobs(tmp_path):
     assert all(any(line.strip().startswith(word) for line in one) for word in words)
 
 
-def test_the_command_does_not_initialise_mpi():
-    """Without a launcher nobody needs it, and the processes that run the cases are forked."""
-    code = """
-import pypartial.cli
-try:
-    pypartial.cli.main(["sim", "fuzz", "--cases", "2"])
-except SystemExit as ending:
-    print("code", ending.code)
-from mpi4py import MPI
-print("initialised", MPI.Is_initialized())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "code 0\ninitialised False" in done.stdout
-
-
-class FakeComm:
-    """Two ranks as one of them sees them; `said` is what rank 0 broadcasts."""
-
-    def __init__(self, rank, said=None):
-        self.rank, self.said, self.tests = rank, said, 0
-
-    def Ibarrier(self):
-        return self
-
-    def Test(self):
-        self.tests += 1
-        return self.tests > 2
-
-    def bcast(self, value):
-        if self.rank == 0:
-            self.said = value
-        return self.said
-
-
-def test_under_a_launcher_rank_0_works_and_the_others_wait():
-    done = []
-    comm = FakeComm(0)
-    assert alone(lambda: done.append(0) or 7, comm) == 7
-    assert (comm.said, done) == (7, [0])
-    assert alone(lambda: done.append(1) or 0, FakeComm(1, said=7)) == 7
-    assert done == [0]
-
-
 def test_the_command_replays_a_case():
     scenario = draw_scenario(0, 3)
     done = command("--replay", scenario.to_text())
@@ -742,7 +689,7 @@ def test_the_command_replays_a_case():
         assert f"handle 0, rank {rank}: " in done.stdout
     done = command("--replay", '{"ranks":2}')
     assert done.returncode == 2
-    assert "pypartial: --replay: not a scenario" in done.stderr
+    assert "--replay: not a scenario" in done.stderr
 
 
 HANDLE = '{"dtype":"float64","count":1}'
@@ -776,7 +723,7 @@ def test_the_command_finds_shrinks_and_replays_a_planted_defect():
     done = command("--cases", "10000", "--plant", "lost-start")
     assert done.returncode == 1, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("replay: "))
-    begin = "replay: pypartial sim fuzz --plant lost-start --replay '"
+    begin = "replay: python -m tests.fuzz --plant lost-start --replay '"
     assert line.startswith(begin)
     text = line.removeprefix(begin).removesuffix("'")
     again = command("--plant", "lost-start", "--replay", text)

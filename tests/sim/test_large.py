@@ -6,14 +6,14 @@ Start, and fill the receive buffer with nonsense before.
 
 import numpy as np
 import pytest
+from fuzz.oracles import check
+from fuzz.scenario import Phase, Scenario
 from programs import finish, name
 
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms
 from pypartial.policy import FirstOf, Quorum, Solo
 from pypartial.sim.handle import Options
-from pypartial.sim.oracles import check
-from pypartial.sim.scenario import Phase, Scenario
 from pypartial.sim.world import World
 
 COUNT = 9000  # int64: 70 KiB

@@ -8,13 +8,13 @@ import random
 
 import numpy as np
 import pytest
+from fuzz.oracles import check
+from fuzz.scenario import Phase, Scenario
 from programs import name
 
 from pypartial._core_sim import ffi, lib
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.sim.handle import CoreError, Options
-from pypartial.sim.oracles import check
-from pypartial.sim.scenario import Phase, Scenario
 from pypartial.sim.world import World
 
 # What was wrong once, as the fuzzer found it.

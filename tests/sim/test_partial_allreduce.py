@@ -1,14 +1,13 @@
 """Random scenarios of partial allreduces over simulated ranks, judged by every oracle.
 
-`pypartial.sim.scenario` says what a scenario is, `pypartial.sim.oracles` what must hold; a failure
+`fuzz.scenario` says what a scenario is, `fuzz.oracles` what must hold; a failure
 says how to replay it. A longer search: ``pytest tests/sim --hypothesis-profile=deep``, or
-``pypartial sim fuzz``.
+``python -m tests.fuzz``.
 """
 
+from fuzz.oracles import check
 from hypothesis import given
 from strategies import examples, scenarios
-
-from pypartial.sim.oracles import check
 
 
 @examples(400)

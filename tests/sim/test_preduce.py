@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz.group_oracles import association
+from fuzz.replay import average
 
 from pypartial._core_sim import lib
 from pypartial.policy import Full, Majority, Solo
-from pypartial.sim.group_oracles import association
 from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.network import parse_network
 from pypartial.sim.preduce_handle import Group, PreduceOptions
-from pypartial.sim.replay import average
 from pypartial.sim.world import World
 
 MS = 1_000_000

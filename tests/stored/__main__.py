@@ -60,7 +60,7 @@ def groups(source: random.Random) -> list[str]:
 
 
 def replay(source: random.Random) -> list[str]:
-    from pypartial.sim.fuzz import draw_scenario
+    from tests.fuzz.draw import draw_scenario
 
     return ["fuzz", "--replay", draw_scenario(SEED, source.randrange(1 << 30), "all").to_text()]
 

@@ -11,7 +11,7 @@ uncollected. A flush ends each part, after some hundred calls at most. Rank 0 th
 members    all members of a group say the same of it, and have the same bits
 order      the serial numbers of a rank's groups ascend
 replay     the groups are replayed in the order of their numbers, and every rank was given what the
-           replay gives, bit for bit (`pypartial.sim.replay`)
+           replay gives, bit for bit (`fuzz.replay`)
 mean       equal weights keep the mean of a group: to 1e-12 of its largest element, in float64
 weights    by iteration, they are those of the members' iterations, and members take over the newest
 served     every rank was in a group with others
@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 from checks import HANGS_S, Checks, run
+from fuzz.replay import Asked, Formed, Replay
 from mpi4py import MPI
 
 import pypartial as pp
@@ -50,7 +51,6 @@ from pypartial._core import ffi, lib
 from pypartial._names import algorithms
 from pypartial.groups import groups_of
 from pypartial.sim.groups import weights as weights_of
-from pypartial.sim.replay import Asked, Formed, Replay
 
 WEIGHTS = ("constant", "closest", "initial")
 ALPHA = 0.5

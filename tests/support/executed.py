@@ -7,10 +7,10 @@ from collections.abc import Generator
 from typing import Any
 
 import numpy as np
+from fuzz.group_oracles import association, note_lasts
+from fuzz.replay import Asked, Formed, Replay
 
-from pypartial.sim.group_oracles import association, note_lasts
 from pypartial.sim.preduce_handle import Group, PreduceHandle, PreduceOptions
-from pypartial.sim.replay import Asked, Formed, Replay
 from pypartial.sim.world import Begun, World
 
 __all__ = ["GROUPS", "execute"]

@@ -22,8 +22,8 @@ from pypartial._names import algorithms
 from pypartial.policy import Full, Majority
 from pypartial.sim.handle import Options
 from pypartial.sim.network import parse_network
-from pypartial.sim.oracles import check
-from pypartial.sim.scenario import Phase, Scenario
+from fuzz.oracles import check
+from fuzz.scenario import Phase, Scenario
 from pypartial.sim.schedule import execute, parse_schedule
 
 print(*algorithms(ffi, lib))

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from support import mpirun
 
 from pypartial.bench.contenders import Contender

@@ -35,6 +35,7 @@ from pypartial.bench.options import (
     Work,
 )
 from pypartial.cli import app, core, info
+from pypartial.cli.sim import alone
 from pypartial.policy import Quorum
 
 LAUNCHER_VARIABLES = (*launch._SIZES, *launch._RANKS)
@@ -309,7 +310,7 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 COMMANDS = (
     *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
     *("bench groups", "bench torch", "tune"),
-    *("sim", "sim fuzz", "sim skew", "sim schedule", "sim groups"),
+    *("sim", "sim skew", "sim schedule", "sim groups"),
     *("groups", "groups show", "groups analyse"),
 )
 
@@ -1194,3 +1195,30 @@ def test_info_explains_a_missing_mpi(
     printed = capsys.readouterr()
     assert "finds no MPI library" in printed.err
     assert "Optional packages" in printed.out
+
+
+# ---- simulations --------------------------------------------------------------------------------
+
+
+def test_a_simulation_does_not_initialise_mpi():
+    """Without a launcher nobody needs it."""
+    code = """
+import pypartial.cli
+try:
+    pypartial.cli.main(["sim", "schedule", "ring", "--quiet"])
+except SystemExit as ending:
+    print("code", ending.code)
+from mpi4py import MPI
+print("initialised", MPI.Is_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "code 0\ninitialised False" in done.stdout
+
+
+def test_under_a_launcher_rank_0_works_and_the_others_wait():
+    done = []
+    comm = FakeComm(0)
+    assert alone(lambda: done.append(0) or 7, comm) == 7
+    assert (comm.said, done) == (7, [0])
+    assert alone(lambda: done.append(1) or 0, FakeComm(1, said=7)) == 7
+    assert done == [0]

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from pypartial.sim.replay import Asked, Formed, Replay, average, mean_is_kept
+from fuzz.replay import Asked, Formed, Replay, average, mean_is_kept
 
 # Sums of these depend on the order: 1 is lost beside 1e16.
 ORDERED = [np.full(6, value) for value in (1e16, 1.0, 1.0, -1e16, 1.0)]

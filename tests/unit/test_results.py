@@ -47,8 +47,6 @@ COMMANDS = {
     "sim groups --ranks 4 --iterations 5": 1,
     "sim groups --ranks 4 --iterations 5 --generator smart:2 --arrivals cloud": 1,
     "groups analyse controller:2 --ranks 4 --iterations 20": 1,
-    "sim fuzz --cases 5": 1,
-    "sim fuzz --cases 200 --seed 3 --plant lost-start": 1,
 }
 
 

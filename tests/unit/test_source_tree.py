@@ -62,7 +62,7 @@ def run(folders: tuple[Path, Path, Path], *words: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize(
     "words",
-    ["program.py", "-m mpi4py program.py", "-m pypartial info", "-m pypartial sim fuzz --cases 1"],
+    ["program.py", "-m mpi4py program.py", "-m pypartial info", "-m pypartial sim schedule ring"],
 )
 def test_in_the_tree_the_text_says_where_one_is_and_where_to_go(folders, words):
     ran = run(folders, *words.split())

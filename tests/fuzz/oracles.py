@@ -21,10 +21,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._core_sim import lib
-from .._names import CAUSE
+from pypartial._core_sim import lib
+from pypartial._names import CAUSE
+from pypartial.sim.handle import Options, Round
+
 from .group_oracles import judge_groups
-from .handle import Options, Round
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
 
 __all__ = ["check", "judge", "replay_command"]
@@ -50,7 +51,7 @@ def _fail(what: str, *things: Any) -> NoReturn:
 def replay_command(scenario: Scenario, plant: str | None = None) -> str:
     """Return the shell command that runs the scenario again."""
     planted = f"--plant {plant} " if plant else ""
-    return f"pypartial sim fuzz {planted}--replay '{scenario.to_text()}'"
+    return f"python -m tests.fuzz {planted}--replay '{scenario.to_text()}'"
 
 
 def check(scenario: Scenario) -> Outcome:

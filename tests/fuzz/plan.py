@@ -1,7 +1,7 @@
 """Scenarios as plain data: what many ranks do with their handles, and the text form of it.
 
 Everything random in a scenario follows from its seed, so it replays exactly.
-``pypartial sim fuzz --replay`` takes its text, one line (`Scenario.to_text`).
+``python -m tests.fuzz --replay`` takes its text, one line (`Scenario.to_text`).
 
 Every rank runs the phases one after the other. In a phase it makes its number of steps. A step
 calls every live handle once: Start and Wait of one handle after the other, or all Starts, then all
@@ -20,14 +20,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from .._core_sim import lib
-from .._names import AVERAGE, DELIVER, TYPE
-from ..errors import ArgumentError
-from ..policy import FirstOf, Policy
-from .groups import WEIGHTS
-from .handle import ALGORITHMS, Options
-from .network import parse_network
-from .preduce_handle import PreduceOptions
+from pypartial._core_sim import lib
+from pypartial._names import AVERAGE, DELIVER, TYPE
+from pypartial.errors import ArgumentError
+from pypartial.policy import FirstOf, Policy
+from pypartial.sim.groups import WEIGHTS
+from pypartial.sim.handle import ALGORITHMS, Options
+from pypartial.sim.network import parse_network
+from pypartial.sim.preduce_handle import PreduceOptions
 
 __all__ = ["TIMINGS", "Phase", "Scenario"]
 

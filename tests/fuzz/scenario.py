@@ -23,14 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from .._core_sim import ffi, lib
+from pypartial._core_sim import ffi, lib
+from pypartial.sim.handle import CoreError, Handle, Round
+from pypartial.sim.network import parse_network
+from pypartial.sim.preduce_handle import Group, PreduceOptions
+from pypartial.sim.world import NOTHING_UNDER_WAY, Begun, World
+
 from .group_program import GroupCalls, initial_model
-from .handle import CoreError, Handle, Round
-from .network import parse_network
 from .plan import TIMINGS, Phase, Scenario
-from .preduce_handle import Group, PreduceOptions
 from .replay import Asked
-from .world import NOTHING_UNDER_WAY, Begun, World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .preduce_handle import Group, PreduceHandle, PreduceOptions
+from pypartial.sim.preduce_handle import Group, PreduceHandle, PreduceOptions
+
 from .replay import Asked
 
 if TYPE_CHECKING:
+    from pypartial.sim.world import World
+
     from .plan import Scenario
     from .scenario import Log
-    from .world import World
 
 __all__ = ["GroupCalls", "given_group", "initial_model"]
 

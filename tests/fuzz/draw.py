@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from .._core_sim import lib
-from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from pypartial._core_sim import lib
+from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from pypartial.sim.handle import ALGORITHMS, Options
+
 from .group_draw import draw_groups_scenario
-from .handle import ALGORITHMS, Options
 from .plan import TIMINGS, Phase, Scenario
 
 __all__ = ["WHAT", "draw_scenario"]

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..policy import FirstOf, Majority, Policy, Quorum
-from .handle import Options
-from .preduce_handle import PreduceOptions
+from pypartial.policy import FirstOf, Majority, Policy, Quorum
+from pypartial.sim.handle import Options
+from pypartial.sim.preduce_handle import PreduceOptions
+
 from .scenario import Phase, Scenario
 
 __all__ = ["ATTEMPTS", "shrink"]

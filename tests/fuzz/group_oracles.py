@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .._core_sim import ffi, lib
-from .._names import algorithms
+from pypartial._core_sim import ffi, lib
+from pypartial._names import algorithms
+from pypartial.sim.groups import weights
+from pypartial.sim.preduce_handle import Group, PreduceOptions
+
 from .group_program import initial_model
-from .groups import weights
-from .preduce_handle import Group, PreduceOptions
 from .replay import Asked, Formed, Replay
 
 if TYPE_CHECKING:
+    from pypartial.sim.world import Begun
+
     from .plan import Scenario
     from .scenario import Log, Outcome
-    from .world import Begun
 
 __all__ = ["association", "judge_groups", "note_lasts", "occurred"]
 

@@ -6,11 +6,12 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from .._core_sim import lib
-from ..groups import groups_of
-from .groups import static_table
+from pypartial._core_sim import lib
+from pypartial.groups import groups_of
+from pypartial.sim.groups import static_table
+from pypartial.sim.preduce_handle import PreduceOptions
+
 from .plan import TIMINGS, Phase, Scenario
-from .preduce_handle import PreduceOptions
 
 __all__ = ["draw_groups_scenario"]
 

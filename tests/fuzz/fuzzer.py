@@ -23,16 +23,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._core_sim import lib
-from .._names import PLANT
+from pypartial._core_sim import lib
+from pypartial._names import PLANT
+from pypartial.sim.groups import PLANTS as GROUPS_PLANTS
+from pypartial.sim.handle import CoreError
+from pypartial.sim.world import Deadlock
+
 from .draw import WHAT, draw_scenario
 from .group_oracles import occurred
-from .groups import PLANTS as GROUPS_PLANTS
-from .handle import CoreError
 from .oracles import judge
 from .scenario import Scenario, run
 from .shrink import shrink
-from .world import Deadlock
 
 __all__ = [
     "COVERAGE",
