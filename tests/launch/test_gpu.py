@@ -26,7 +26,7 @@ LIMIT_S = 600
 SKIPPED, CANNOT_BEGIN = 77, 2
 PATHS = ["staged", "ipc"] if fakecuda.cpp_compiler() else ["staged"]
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 @pytest.fixture(scope="module")
