@@ -68,13 +68,6 @@ typedef struct pp_target {
     pp_buffer_t *buffer;             /* a new slot */
 } pp_target_t;
 
-/* The result of a large round, as it is cut. */
-typedef struct pp_chunks {
-    uint64_t round;
-    uint32_t count;
-    size_t   bytes;                  /* of each; the last one may be smaller */
-} pp_chunks_t;
-
 typedef struct pp_rounds_ops {
     /* ---- what every Start and every Wait need, in one cache line */
     /* This rank makes its rounds by messages: an application thread that is inside attends to them. */
@@ -139,11 +132,6 @@ typedef struct pp_rounds_ops {
     void        (*end_view)(pp_allreduce_t *);
     /* The receive buffers belong to the application again. */
     void        (*end_landing)(pp_allreduce_t *);
-    /* The round for whose result this rank waits, while its chunks are being finished; false: there is none, or ranks
-       do not show what is finished.  chunk() returns the first element of a finished chunk; NULL: it is not finished.
-       The address stays valid, but after the round another one may overwrite the elements. */
-    bool        (*chunks)(const pp_allreduce_t *, pp_chunks_t *chunks);
-    const void *(*chunk)(const pp_allreduce_t *, uint64_t round, uint32_t index);
 
     /* The board on which all ranks make the rounds; NULL: there is none for all. */
     struct pp_board *(*board)(pp_allreduce_t *);

@@ -254,23 +254,6 @@ pp_status_t pp_lane_check_view(const pp_lane_t *lane, uint64_t stream)
     return status;
 }
 
-bool pp_lane_is_captured(const pp_lane_t *lane, uint64_t stream)
-{
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    pp_status_t           status = pp_cuda_enter(&lane->device);
-    if (status >= 0)
-        status = pp_cuda_leave(&lane->device, CALL(lane, cuStreamIsCapturing, stream_of(stream), &capture));
-    return status < 0 || capture != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-bool pp_lane_is_idle(const pp_lane_t *lane, uint64_t stream)
-{
-    pp_status_t status = pp_cuda_enter(&lane->device);
-    if (status >= 0)
-        status = pp_cuda_leave(&lane->device, CALL(lane, cuStreamQuery, stream_of(stream)));
-    return status == PP_OK;
-}
-
 /* Its event is recorded also behind a part of the copies, so that the memory is used again only when they are over. */
 static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream stream, pp_status_t status)
 {

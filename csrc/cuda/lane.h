@@ -76,12 +76,6 @@ pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
 /* Whether an event can be recorded behind what reads a view on the stream.  PP_ERR_ARGUMENT: it is being captured. */
 pp_status_t pp_lane_check_view(const pp_lane_t *lane, uint64_t stream);
 
-/* Whether work is being captured on the stream, or on one for which it would have to wait; also if the driver does not
-   say. */
-bool        pp_lane_is_captured(const pp_lane_t *lane, uint64_t stream);
-/* Whether nothing is queued on the stream, which is not captured: then the driver has room for more. */
-bool        pp_lane_is_idle(const pp_lane_t *lane, uint64_t stream);
-
 /* Queues a copy of the spans, one behind the other, to pinned memory, when what was queued on the stream is done.  What
    is queued on that stream afterwards waits for the copy, so the application may overwrite the spans by it.  After a
    failure the pinned memory may be busy.  If the driver cannot say when a copy to the host will be over, waits for it. */

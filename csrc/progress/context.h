@@ -69,8 +69,6 @@ typedef struct pp_face {
     pp_status_t (*use_stream)(pp_handle_t *, uint64_t stream);
     /* Links the oldest elements that have arrived; false: there is no room for them. */
     bool        (*link)(pp_ctx_t *, pp_handle_t *);
-    /* A thread waits for the handle's result: has what is finished of it copied already.  False: that is nothing new. */
-    bool        (*ahead)(pp_ctx_t *, pp_handle_t *);
 } pp_face_t;
 
 extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_face, pp_staged_preduce_face;

@@ -79,10 +79,7 @@ bool pp_work_at_round(pp_ctx_t *ctx, const pp_handle_t *receives)
 
 bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
 {
-    bool worked = pp_staging_work(ctx) || pp_work_at_round(ctx, receives);
-    if (receives && receives->face->ahead)
-        worked |= receives->face->ahead(ctx, (pp_handle_t *)receives);
-    return worked;
+    return pp_staging_work(ctx) || pp_work_at_round(ctx, receives);
 }
 
 static int look_everywhere(pp_ctx_t *ctx)

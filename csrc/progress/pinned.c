@@ -1,5 +1,4 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
-#include "ahead.h"
 #include "../cuda/array.h"
 #include "../cuda/aside.h"
 #include "direct.h"
@@ -88,7 +87,6 @@ static void end_staging(pp_handle_t *handle)
         staging->shown->busy = staging->shown->lost = false;
         pp_staging_keep(&staging->spare, staging->shown);
     }
-    pp_ahead_end(staging);
     for (const pp_pinned_t *result = staging->results; result; result = result->next)
         reads |= result == staging->reader;
     if (staging->reader && !reads)
@@ -243,7 +241,7 @@ static bool has_landed(const void *arg)
     const pp_staging_t *staging = landing->handle->staging;
     if (landing->results && has_failed_copies(landing->handle))
         return false;
-    pp_status_t status = landing->results ? pp_ahead_over(staging) : PP_OK;
+    pp_status_t status = PP_OK;
     for (pp_pinned_t *result = staging->results; landing->results && result && status == PP_OK; result = result->next)
         status = pp_lane_over(&staging->lane, result);
     if (status < 0)
@@ -302,6 +300,5 @@ pp_status_t pp_staging_use_stream(pp_handle_t *handle, uint64_t stream)
     pp_staging_t *staging = handle->staging;
     staging->stream = stream;
     staging->elsewhere = false;
-    pp_ahead_in_another_call(staging);
     return pp_lane_is_default(stream) ? pp_cuda_is_elsewhere(&staging->lane.device, &staging->elsewhere) : PP_OK;
 }

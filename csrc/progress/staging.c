@@ -1,5 +1,4 @@
 /* staging.c - see staging.h. */
-#include "ahead.h"
 #include "direct.h"
 #include "lend.h"
 #include "vault.h"
@@ -30,7 +29,6 @@ static pp_status_t prepare(pp_handle_t *handle)
         PP_TRY(pp_direct_ask(handle, config->no_path));
     if (may_be_in_place(handle)) {
         PP_TRY(pp_in_place_pin(staging));
-        PP_TRY(pp_ahead_make(handle));
         pp_in_place_begin(handle);
         return PP_OK;
     }
@@ -186,7 +184,7 @@ static pp_status_t show(pp_staging_t *staging)
     return PP_OK;
 }
 
-static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned, uint64_t round)
+static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned)
 {
     pp_staging_t *staging = handle->staging;
     PP_TRY(follow_view(ctx, staging));
@@ -194,14 +192,11 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
         PP_TRY(pp_direct_send(ctx, handle, pinned));
         PP_TRY(pp_vault_send(ctx, handle, pinned));
     }
-    pp_status_t status = pp_ahead_send_rest(ctx, handle, pinned, round);
-    if (status == PP_PENDING) {
-        pp_staging_count(ctx, staging, pinned);
-        PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned,
-                                            staging->stream));
-    }
-    if (status < 0)
-        return status;
+    pp_staging_count(ctx, staging, pinned);
+    pp_status_t status;
+    PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned,
+                                        staging->stream));
+    PP_TRY(status);
     if (pinned == staging->receive) {
         pp_pinned_t *next;
         PP_TRY(pp_staging_take_spare(handle, &next));
@@ -227,7 +222,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     if (status >= 0)
         status = follow_flights(ctx, handle->staging);
     if (status >= 0 && pinned)
-        status = send_result(ctx, handle, pinned, result->round);
+        status = send_result(ctx, handle, pinned);
     if (status >= 0 && pinned && view)
         status = show(handle->staging);
     if (status < 0)
@@ -278,5 +273,4 @@ const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
     .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = has_room,
     .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
-    .ahead = pp_ahead_go_on,
 };

@@ -12,7 +12,6 @@
  * will read, and a copy to the device comes from the ring (in_place.c).  Both are pinned when they are first used.
  * Elements travel by memory that this file has pinned, a *bounce buffer*, if they must be converted or combined, if the
  * vector is short, if a result before it is still being read in the ring, or if the driver does not pin that memory.
- * Chunks of a large result are copied while ranks reduce others (ahead.h).
  *
  * Parts and results may also be memory of devices that the ranks share (vault.h).  Then the same holds, but bounce buffers
  * are on the device, and elements are converted on the way.
@@ -65,7 +64,6 @@ typedef struct pp_staging {
     uint64_t     viewed_on;
     pp_pinned_t *shown;              /* without memory, NULL before the first such View.  Busy: its event is behind what
                                         read the receive buffers, and no result has followed it yet */
-    struct pp_ahead *ahead;          /* chunks of results are copied early (ahead.h); NULL: never */
     struct pp_direct *direct;        /* MPI is to get addresses of the device (direct.h, direct_groups.h); else NULL */
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */

@@ -229,8 +229,6 @@ bool        pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome);
 bool        pp_copy_has_read(pp_allreduce_t *coll);
 bool        pp_copy_begin_landing(pp_allreduce_t *coll);
 void        pp_copy_end_landing(pp_allreduce_t *coll);
-bool        pp_copy_chunks(const pp_allreduce_t *coll, pp_chunks_t *chunks);
-const void *pp_copy_chunk(const pp_allreduce_t *coll, uint64_t round, uint32_t index);
 void        pp_copy_in(const pp_allreduce_t *coll, void *to, const void *from, size_t bytes);
 
 /* ---- the table of both ways (on_board.c) ---------------------------------------------------------------------- */
@@ -263,7 +261,7 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \
     .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given,              \
     .has_work = pp_on_board_has_work, .begin_work = pp_on_board_begin_work, .work = pp_on_board_work,              \
-    .worked = pp_on_board_worked, .chunks = pp_copy_chunks, .chunk = pp_copy_chunk
+    .worked = pp_on_board_worked
 /* A result was handed out; true: other ranks may have waited for its entry. */
 bool        pp_say_given(pp_allreduce_t *coll);
 

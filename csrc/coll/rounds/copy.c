@@ -162,24 +162,6 @@ void pp_copy_end_landing(pp_allreduce_t *coll)
     combine->landed_given = false;
 }
 
-bool pp_copy_chunks(const pp_allreduce_t *coll, pp_chunks_t *chunks)
-{
-    const pp_combine_t *combine = coll->on_board;
-    uint64_t turn = pp_board_turn(&combine->board);
-    *chunks = (pp_chunks_t){.round = coll->completed, .count = combine->chunks, .bytes = combine->chunk_bytes};
-    return combine->board.marks && pp_handle_waits(&coll->handle) && pp_turn_phase(turn) == PP_MOVING
-        && pp_turn_round(turn) == coll->completed;
-}
-
-const void *pp_copy_chunk(const pp_allreduce_t *coll, uint64_t round, uint32_t index)
-{
-    const pp_combine_t *combine = coll->on_board;
-    int32_t entry;
-    if (!pp_board_is_marked(&combine->board, round, index, &entry))
-        return NULL;
-    return (const char *)pp_board_result(&combine->board, entry) + index * combine->chunk_bytes;
-}
-
 void pp_copy_in(const pp_allreduce_t *coll, void *to, const void *from, size_t bytes)
 {
     pp_move_copy(&coll->on_board->board, coll->series.kernels.memory, to, from, bytes);
