@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.device import Lent, Stream
+from support.device import Stream
 from support.on_device import soon
 
 import pypartial as pp
@@ -411,18 +411,6 @@ def test_a_rank_that_makes_a_handle_is_served(comm, ctx, array, stand_in, call):
     other.join()
     assert answered == [True] * (comm.rank == last)
     request.Free()
-
-
-def test_a_start_with_a_lent_array(ctx, stand_in, array, cupy):
-    stream, out = Stream(), array(COUNT, "i8")
-    send = Lent(ctx.alloc(COUNT, "i8", device=0), stream)
-    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
-    with held(stand_in, b"cuEventRecord", ctx.stats):
-        request.Start()
-    request.Wait()
-    request.Free()
-    send.close()
-    stream.close()
 
 
 @pytest.mark.parametrize("moment", ["before", "within"])

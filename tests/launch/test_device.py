@@ -354,66 +354,6 @@ def test_what_a_device_cannot_merge(call, progress, env):
         assert told and told[0].startswith(f"raised: {error}") and why in told[0], run.explain()
 
 
-NOT_ASIDE = """
-import sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/support/standin"]
-import cupy
-from mpi4py import MPI
-from support.device import Array, Lent, Stream, driver
-import pypartial as pp
-comm, stream, status = MPI.COMM_WORLD, Stream(), pp.Status()
-ctx = pp.Context(comm, patience=None)
-made = ctx.alloc(1000, "i8", device=0)
-cupy.cuda.get_current_stream().synchronize()
-send, out = Lent(made, stream), Array(1000, "i8", stream)
-request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="sum", device_path="ipc")
-def start(value):
-    send.put(value)
-    send.settle()
-    request.Start()
-def take_part(value):
-    start(value)
-    request.Wait(status)
-    return int(out.get()[0])
-for rank in (0, 1, 0):  # what rank 1 gives is late, so it is copied aside
-    if comm.rank == rank:
-        take_part(1000 * rank)
-    comm.Barrier()
-if comm.rank == 1:
-    start(5)
-    with ctx.away():  # waits until it can be in a round
-        pass
-    driver().fake_fail(b"cuMemcpyAsync", 1, 719)  # the next copy is the one aside
-    try:
-        request.Wait()
-    except pp.Error as error:
-        print("raised:", type(error).__name__, error, flush=True)
-comm.Barrier()
-try:
-    while comm.rank == 0:
-        print("sum", take_part(0), "of", *status.contributors, flush=True)
-except pp.Error as error:
-    print("raised:", type(error).__name__, error, flush=True)
-comm.Barrier()  # nobody ends before all have raised
-"""
-
-
-def test_what_a_device_cannot_copy_aside(env):
-    """Other ranks have it from where it was, if they make a round before they are told."""
-    if "PYPARTIAL_CUDA_KERNELS" not in env:
-        pytest.skip("a C++ compiler makes the kernels, and there is none")
-    command = python("-m", "mpi4py", "-c", NOT_ASIDE, str(ROOT))
-    run = mpirun(2, command, timeout_s=60, env=env)
-    why = "CUDA reports an error: cuMemcpyAsync failed with 719"
-    for rank in range(2):
-        error = "Error " if rank == 1 else "PeerFailedError rank 1 gave the context up: "
-        told = [line for line in run.lines(rank) if line.startswith("raised: ")]
-        assert told and told[0].startswith(f"raised: {error}") and why in told[0], run.explain()
-    sums = [line for line in run.lines(0) if line.startswith("sum ")]
-    with_it = [line for line in sums if line != "sum 0 of 0"]
-    assert with_it in ([], ["sum 5 of 0 1"]), run.explain()
-
-
 NOT_RESTORED = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -35,12 +35,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support" / "standin"))
 
-import cupy
 import numpy as np
 from checks import HANGS_S
 from mpi4py import MPI
 from preduce import GENERATORS, WEIGHTS, Case, Judge, Rank, agree
-from support.device import Array, Lent, Stream, driver
+from support.device import Array, Stream, Viewed, driver
 from support.oracles import Log, check_groups, judge
 
 import pypartial as pp
@@ -60,7 +59,6 @@ VIEWED = 0.2  # ... by View
 LATER = 0.5  # share of the views that are read again, after the next result is on its way
 IMPATIENT = 0.2  # ... whose first Waits may time out; and of the Flushes,
 AGAIN = 0.95  # which then are called again
-LENT = 0.5  # share of the handles with an array of the library's
 TYPES = ("i8", "i8", "i4", "f8", "f4", "c8", "f2")
 HALF_MAX = 4  # sums of such numbers are exact in half precision
 
@@ -99,7 +97,6 @@ class Loop:
     out: Array
     values: np.ndarray
     log: Log
-    lent: bool  # the send buffer is the library's from Start to Wait
     reader: Stream  # of views that are read later; nothing else is queued there
     unread: tuple[Array, np.ndarray] | None = None  # what such a view is copied to, and its result
 
@@ -108,12 +105,12 @@ class Loop:
 
         The second time the next result is already on its way by then.
         """
-        later &= not self.lent and self.send is not self.out
+        later &= self.send is not self.out
         if Driver.little or not Driver.frees_at_once:  # this thread would wait for what it holds
             later = False
         used = self.reader if later else stream
         request: Any = self.request
-        view = Lent(request.View(status, HANGS_S, used), used)
+        view = Viewed(request.View(status, HANGS_S, used), used)
         self.read_again()
         result = view.get()
         if later:
@@ -167,16 +164,7 @@ def open_loop(
     values[: comm.size] = 0
     values[comm.rank] = 1
     out = Array(values.size, dtype, home)
-    lent = draw.random() < LENT
-    if draw.random() < 0.2:
-        send = out
-    elif lent:
-        first = int(draw.integers(6))
-        made = ctx.alloc(first + values.size, dtype, device=0)
-        cupy.cuda.get_current_stream().synchronize()
-        send = Lent(made, home, first)
-    else:
-        send = Array(values.size, dtype, home)
+    send = out if draw.random() < 0.2 else Array(values.size, dtype, home)
     path = way if KERNELS and draw.random() < 0.7 else "auto"
     request = ctx.Allreduce_init(
         None if send is out else send,
@@ -186,7 +174,7 @@ def open_loop(
         device_path=path,  # type: ignore[arg-type]
     )
     assert path != "direct" or request.device_path == path  # type: ignore[attr-defined]
-    return Loop(request, send, out, values, Log(comm.size, 4000), isinstance(send, Lent), Stream())
+    return Loop(request, send, out, values, Log(comm.size, 4000), Stream())
 
 
 def whole_numbers(values: np.ndarray) -> np.ndarray:
@@ -207,8 +195,6 @@ def collect(
             try:
                 request.Wait(status, own.uniform(0, LONGEST_S), chosen)
             except pp.TimeoutError:
-                if loop.lent and request.device_path != "ipc":
-                    loop.send.put(-999, chosen)
                 continue
             return loop.result(chosen)
     drawn = own.random()
@@ -228,15 +214,13 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
     held = hold_for_a_moment(own, first)
     loop.send.put(loop.values, first)
     loop.request.Start(stream=first)  # type: ignore[call-arg]
-    if loop.send is not loop.out and not loop.lent:
+    if loop.send is not loop.out:
         loop.send.put(-999, first)
     loop.log.started()
     time.sleep(own.uniform(0, LONGEST_S))
     if held:
         first.hold(False)
     result = collect(loop, own, streams, second, status)
-    if loop.lent:
-        loop.send.put(-999, second)
     loop.log.given(status, whole_numbers(result))
     first.wait()
     second.wait()

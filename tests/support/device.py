@@ -214,15 +214,13 @@ class Array:
         _check(driver().cuMemFree_v2(self.address))
 
 
-class Lent(Array):
-    """An array of `Context.alloc`, or a part of it, on a stream of the tests."""
+class Viewed(Array):
+    """An array that a View shows, on a stream of the tests."""
 
-    def __init__(self, made: Any, stream: Stream, first: int = 0, past: int | None = None) -> None:
+    def __init__(self, made: Any, stream: Stream) -> None:
         self.dtype, self.stream, self._pinned = made.dtype, stream, []
-        self.count = (made.size if past is None else past) - first
-        self.nbytes = self.count * self.dtype.itemsize
-        self.address = made.data.ptr + first * self.dtype.itemsize
-        self.made = made
+        self.count, self.nbytes = made.size, made.size * made.dtype.itemsize
+        self.address, self.made = made.data.ptr, made
 
     def close(self) -> None:
         """Let the memory go."""

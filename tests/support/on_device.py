@@ -73,14 +73,12 @@ def contributes_once(
     send: Any,
     out: Any,
     steps: int,
-    *,
-    lent: bool = False,
     **options: Any,
 ) -> None:
     """Every contribution enters one round, and all ranks have the same results.
 
     There are 8-byte integers for each rank, and some more. What is sent is overwritten behind its
-    copy; if it is `lent`, which is read in place, when a Wait has returned.
+    copy.
     """
     values = np.arange(send.count, dtype="i8")
     values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
@@ -90,12 +88,9 @@ def contributes_once(
     for _ in range(steps):
         send.put(values)
         request.Start()
-        if not lent:
-            send.put(-999)
+        send.put(-999)
         log.started()
         request.Wait(status)
-        if lent:
-            send.put(-999)
         log.given(status, out.get())
         send.settle()
     if options.get("deliver") == "each":
