@@ -1,7 +1,6 @@
 /* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
 #include "api.h"
 #include "include/pypartial_device.h"
-#include "cuda/array.h"
 #include "cuda/disposal.h"
 #include "cuda/folds.h"
 #include "cuda/lane.h"
@@ -54,26 +53,6 @@ pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *mino
 pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes)
 {
     return pp_folds_use(device, image, bytes);
-}
-
-pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper)
-{
-    pp_array_t *array;
-    *memory = *keeper = NULL;
-    const pp_status_t status = pp_cuda_check_left(pp_array_new(device, bytes, &array));
-    if (status < 0) {
-        pp_array_drop(array);
-        return status;
-    }
-    *memory = (void *)(uintptr_t)pp_array_address(array);
-    *keeper = array;
-    return PP_OK;
-}
-
-void pp_device_unalloc(void *keeper)
-{
-    if (pp_array_drop(keeper))
-        pp_dispose_wait(PP_DISPOSE_MOMENT_US);
 }
 
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)

@@ -8,14 +8,12 @@ import numpy as np
 
 from ._arguments import array_bytes
 from ._device_kernels import wheels_for
-from .errors import ArgumentError, Error
+from .errors import Error
 
 if TYPE_CHECKING:
     from ._native import Native
 
-__all__ = ["alloc", "array_at", "load_cupy", "stream_at"]
-
-_TYPES = "?bhilqpBHILQPefdFD"  # those that CuPy and devices have, as NumPy's characters
+__all__ = ["array_at", "load_cupy", "stream_at"]
 
 
 def array_at(
@@ -53,35 +51,6 @@ def stream_at(cupy: Any, device: int, number: int) -> Any:
     if hasattr(cupy.cuda.Stream, "from_external"):
         return cupy.cuda.Stream.from_external(_Numbered(number))
     return cupy.cuda.ExternalStream(number, device)  # deprecated by CuPy 14
-
-
-def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Any:
-    """Return a new, zeroed array of CuPy, whose memory the ranks of a node may share.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such array or no such device.
-    MemoryError
-        If the device has not enough memory.
-    Error
-        If there is no driver, no device, or no CuPy.
-    """
-    size_bytes = array_bytes(shape, dtype)
-    if dtype not in map(np.dtype, _TYPES):  # in this machine's byte order
-        raise ArgumentError(f"dtype {dtype} is not a type of CuPy: use one such as float32")
-    ffi, lib = native.ffi, native.lib
-    memory, keeper = ffi.new("void **"), ffi.new("void **")
-    native.check(lib.pp_device_alloc(device, size_bytes, memory, keeper))
-    # The array refers to `owner`: both end together.
-    owner = ffi.gc(keeper[0], lib.pp_device_unalloc)
-    cupy = load_cupy(native, device, "alloc with a device")
-    address = int(ffi.cast("uintptr_t", memory[0]))
-    array = array_at(cupy, device, address, shape, dtype, owner)
-    if size_bytes:
-        with cupy.cuda.Device(device):
-            array.data.memset_async(0, size_bytes)
-    return array
 
 
 def load_cupy(native: Native, device: int, what: str) -> Any:

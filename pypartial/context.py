@@ -8,12 +8,12 @@ import sys
 import traceback
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _device_array, _native, tuning
+from . import _native, tuning
 from ._arguments import (
     INT32_MAX,
     array_bytes,
@@ -308,27 +308,12 @@ class Context(Collectives):
         self._native.lib.pp_ctx_stats(self._ctx, stats)
         return Stats(**{name: int(getattr(stats, name)) for name in Stats.__dataclass_fields__})
 
-    @overload
-    def alloc(
-        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ..., device: None = ...
-    ) -> npt.NDArray[Any]: ...
-    @overload
-    def alloc(
-        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ..., *, device: int
-    ) -> Any: ...
-    @overload
-    def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, device: int) -> Any: ...
-    def alloc(
-        self,
-        shape: int | tuple[int, ...],
-        dtype: npt.DTypeLike = float,
-        device: int | None = None,
-    ) -> Any:
+    def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> npt.NDArray[Any]:
         """Return a new array that rounds can read and write in place. Local; does not block.
 
-        The array is zeroed. In memory of the host it is shared by the ranks of the node, and begins
-        on a page, if the context shares any; else it is ordinary memory, and begins at a multiple
-        of 64 bytes. A request whose
+        The array is zeroed. It is shared by the ranks of the node, and begins on a page, if the
+        context shares any memory; else it is ordinary memory, and begins at a multiple of 64 bytes.
+        A request whose
         send or receive buffer is such an array uses it without a copy, if the buffer is one array
         and the library reduces the element type as it is (not float16, bfloat16, long double, bool,
         nor a logical operation). Between nodes only send buffers are used in place.
@@ -340,40 +325,27 @@ class Context(Collectives):
         array lives as long as Python refers to it, also after the context is freed; and its memory
         until a request that uses it in place is freed.
 
-        With `device` it is an array of CuPy in that device's memory. With ``device_path="ipc"`` a
-        request whose send buffer is such an array, or a contiguous part of one, reads it without a
-        copy, under the conditions above; results are copied to receive buffers. `Request.Start`
-        then contributes what its stream has written, and the buffer belongs to the library as
-        above; also after a Wait that has timed out, while a round reads it. Otherwise a rank that
-        comes late, or whose Wait times out, has its elements copied aside on the device. On other
-        paths the array is copied as any other buffer. On all of them queue the work that writes to
-        it next on the stream of the Wait, or behind it.
-
         Parameters
         ----------
         shape : int or tuple of int
             As for `numpy.zeros`.
         dtype : dtype, optional
             Element type; float64 by default.
-        device : int, optional
-            Number of the CUDA device, as CuPy counts them. None: memory of the host.
 
         Returns
         -------
-        numpy.ndarray or cupy.ndarray
-            Writable, C-contiguous, of this shape and type, filled with zeros; on a device by work
-            that is queued on CuPy's current stream.
+        numpy.ndarray
+            Writable, C-contiguous, of this shape and type, filled with zeros.
 
         Raises
         ------
         ArgumentError
             If `shape` is not an integer or integers from 0 on, if no array can have this shape, or
-            if `dtype` is not a type of numbers; on a device, if it is none of CuPy's, or there is
-            no such device.
+            if `dtype` is not a type of numbers.
         MemoryError
             If there is not enough memory.
         Error
-            If the context was freed. On a device, if there is no driver, no device, or no CuPy.
+            If the context was freed.
         """
         self._live()
         try:
@@ -381,9 +353,6 @@ class Context(Collectives):
         except (TypeError, ValueError, SyntaxError) as error:
             raise ArgumentError(f"dtype must be a type of NumPy, not {dtype!r}: {error}") from None
         shape_ = as_shape(shape)
-        if device is not None:
-            number = in_range("device", device, 0, INT32_MAX - 1)
-            return _device_array.alloc(self._native, shape_, element, number)
         _check_numbers(element)
         size_bytes = array_bytes(shape_, element)
         ffi, lib = self._native.ffi, self._native.lib

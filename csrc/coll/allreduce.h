@@ -63,7 +63,6 @@ typedef struct pp_target {
     bool    combine;                 /* combine with the elements that are there */
     bool    drop;                    /* a planted defect: the elements that are there are lost */
     bool    locked;                  /* a round may take the elements at any moment: copy under the lock */
-    bool    lent;                    /* the elements stay in the application's buffer, on a device (progress/lend.h) */
     int32_t part;                    /* of a board's station */
     pp_buffer_t *buffer;             /* a new slot */
 } pp_target_t;
@@ -101,7 +100,6 @@ typedef struct pp_rounds_ops {
     bool        (*reserve)(pp_allreduce_t *, pp_target_t *target);
     void        (*give_up)(pp_allreduce_t *, const pp_target_t *target);
     /* Whether a round is reading sendbuf, which return_users() would wait for.  NULL as before. */
-    bool        (*users_are_read)(const pp_allreduce_t *);
 
     /* Facts about this rank, and the round that completes next here. */
     pp_facts_t  (*facts)(const pp_allreduce_t *);

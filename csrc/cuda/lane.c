@@ -296,38 +296,23 @@ static pp_status_t copy_out(const pp_lane_t *lane, const pp_span_t *spans, size_
     return status;
 }
 
-/* On the lane's stream, behind an event; what is queued on the application's stream afterwards waits for the copy. */
-static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUevent after,
-                             CUstream stream)
-{
-    if (!has_plant("no-event-wait"))
-        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->own, after, 0));
-    PP_TRY(copy_out(lane, spans, count, to, lane->own));
-    return CALL(lane, cuStreamWaitEvent, stream, to->done, 0);
-}
-
 /* What was queued on the stream comes first, and what is queued there afterwards waits.  A copy to the host needs no
    more than to be queued there itself.  What may be a kernel goes by the lane's stream, whose priority is greater. */
-static pp_status_t queue_out_in_order(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to,
-                                      CUstream stream)
+static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUstream stream)
 {
     if (!lane->folds)
         return copy_out(lane, spans, count, to, has_plant("no-event-wait") ? lane->own : stream);
     PP_TRY(CALL(lane, cuEventRecord, lane->queued, stream));
-    return queue_out(lane, spans, count, to, lane->queued, stream);
+    if (!has_plant("no-event-wait"))
+        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->own, lane->queued, 0));
+    PP_TRY(copy_out(lane, spans, count, to, lane->own));
+    return CALL(lane, cuStreamWaitEvent, stream, to->done, 0);
 }
 
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream)
 {
     pp_status_t status;
-    IN_DEVICE(lane, status, queue_out_in_order(lane, spans, count, to, stream_of(stream)));
-    return status;
-}
-
-pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream)
-{
-    pp_status_t status;
-    IN_DEVICE(lane, status, queue_out(lane, spans, count, to, to->done, stream_of(stream)));
+    IN_DEVICE(lane, status, queue_out(lane, spans, count, to, stream_of(stream)));
     return status;
 }
 

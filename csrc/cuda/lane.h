@@ -80,8 +80,6 @@ pp_status_t pp_lane_check_view(const pp_lane_t *lane, uint64_t stream);
    is queued on that stream afterwards waits for the copy, so the application may overwrite the spans by it.  After a
    failure the pinned memory may be busy.  If the driver cannot say when a copy to the host will be over, waits for it. */
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
-/* The same behind what the pinned memory's event waits for, instead of what was queued on the stream. */
-pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
 /* Queues a copy from pinned memory to the spans on the stream.  After a failure as before. */
 pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream);
 /* The same by another memory, `by`: `from` is not busy any more when its copy is, which does not wait for the stream. */

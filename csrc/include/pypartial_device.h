@@ -37,14 +37,6 @@ pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *mino
 /* Local.  The kernels of pypartial/_device_kernels.cu, compiled for a device: a cubin, or PTX with the 0 at its end.  A
    copy is kept.  The first image for a device stays: later ones are ignored.  Errors as above. */
 pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
-/* Local.  Allocates memory on a device for an array of the application; it is not zeroed.  If handles have PP_DEVICE_IPC,
-   rounds read a send piece in it in place, without a copy, if the handle has one piece and its elements are reduced as
-   they are.  Such a piece belongs to the library from Start to the end of its Wait, also after pp_timed_out() while a
-   round reads it.  Work that writes such memory after a Wait is queued on the stream of the Wait, or behind it, also
-   where a Start has copied it.  *keeper owns the memory: release it by pp_device_unalloc(), at any time, in any thread;
-   handles that read it keep it alive.  pp_device_unalloc(NULL) is fine.  Errors as above, and PP_ERR_MEMORY. */
-pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper);
-void        pp_device_unalloc(void *keeper);
 /* Local.  *first: whether this rank is the first of those of its node that can wake each other; a rank alone is. */
 pp_status_t pp_first_of_node(pp_ctx_t *ctx, int32_t *first);
 /* Local, in a process that has initialised MPI alone.  Whether MPI takes addresses of the device: has it send some to this

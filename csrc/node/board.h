@@ -180,7 +180,6 @@ typedef struct pp_vault {
     int32_t parts;                   /* of a station: at most PP_PARTS */
     void  **slots;                   /* PP_PARTS for each rank */
     void  **results;                 /* by entry of the ring */
-    void  **users;                   /* by rank: the application's buffer that parts with the USERS bit are in */
 } pp_vault_t;
 
 typedef struct pp_board {

@@ -18,11 +18,7 @@ static pp_status_t make_memory(pp_device_vault_t *vault, pp_offered_t *offer)
     PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->folding));
     PP_TRY(PP_VAULT_CALL(vault, cuEventCreate, &vault->folded, CU_EVENT_DISABLE_TIMING));
     PP_TRY(pp_dispose_alloc(vault->device.cuda, &vault->bases[me], bytes));
-    PP_TRY(PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->memory, vault->bases[me]));
-    if (!vault->array)
-        return PP_OK;
-    vault->lent[me] = pp_array_address(vault->array);
-    return PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->lent, vault->lent[me]);
+    return PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->memory, vault->bases[me]);
 }
 
 /* A job. */
@@ -45,9 +41,6 @@ static pp_status_t map_others(pp_device_vault_t *vault)
             continue;
         PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->bases[rank], offered->memory,
                              CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-        if (offered->lends)
-            PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->lent[rank], offered->lent,
-                                 CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     }
     return PP_OK;
 }
@@ -85,7 +78,6 @@ static bool others_hold(const pp_device_vault_t *vault)
 static void keep_own(pp_device_vault_t *vault)
 {
     vault->bases[vault->index] = 0;
-    vault->array = NULL;
     vault->device = (pp_cuda_device_t){0};
 }
 
@@ -156,14 +148,13 @@ static pp_status_t begin(pp_handle_t *handle, pp_device_vault_t *vault)
     vault->index = vault->node->index;
     vault->stride = (vault->vector_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
     vault->bases = calloc((size_t)vault->ranks, sizeof *vault->bases);
-    vault->lent = calloc((size_t)vault->ranks, sizeof *vault->lent);
     vault->theirs = calloc((size_t)vault->ranks, sizeof *vault->theirs);
-    if (!vault->bases || !vault->lent || !vault->theirs)
+    if (!vault->bases || !vault->theirs)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
     pp_vaults_retry(vault->ctx);
     vault->meets = true;
     vault->ctx->flights++;           /* threads look often */
-    pp_status_t status = vault->refusal[0] ? pp_fail(PP_ERR_STATE, "%s", vault->refusal) : vault->use->make(handle, vault);
+    pp_status_t status = vault->refusal[0] ? pp_fail(PP_ERR_STATE, "%s", vault->refusal) : vault->use->make(vault);
     vault->refusal[0] = 0;
     if (status < 0)
         pp_vault_say(vault, PP_OFFERED, status);

@@ -1,5 +1,4 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
-#include "../cuda/array.h"
 #include "../cuda/aside.h"
 #include "direct.h"
 #include "kept.h"
@@ -77,9 +76,7 @@ static void end_staging(pp_handle_t *handle)
         pp_staging_keep(&staging->spare, flight->pinned);
         free(flight);
     }
-    if (staging->lent_is_read)       /* nobody waits for that any more, nor for room */
-        pp_ctx_of(handle)->flights--;
-    if (staging->full)
+    if (staging->full)               /* nobody waits for room any more */
         pp_ctx_of(handle)->flights--;
     if (staging->receive)
         pp_staging_keep(&staging->spare, staging->receive);
@@ -147,7 +144,6 @@ static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, s
         size_t bytes = piece->count * element_bytes;
         staging->sends[i] = (pp_span_t){pp_cuda_address(piece->send ? piece->send : piece->recv), bytes};
         staging->receives[i] = (pp_span_t){pp_cuda_address(piece->recv), bytes};
-        staging->sends_array |= pp_array_has(staging->sends[i].address, bytes);
         staging->bytes += bytes;
     }
     staging->overlaps = some_overlap(staging);

@@ -1,6 +1,5 @@
 /* staging.c - see staging.h. */
 #include "direct.h"
-#include "lend.h"
 #include "vault.h"
 #include "../coll/patience.h"
 
@@ -74,10 +73,8 @@ static pp_status_t queue(pp_ctx_t *ctx, pp_handle_t *handle, pp_flight_t **out)
     if (status == PP_PENDING)
         status = pp_staging_take_spare(handle, &flight->pinned);
     if (status >= 0) {
-        status = pp_lend(handle, flight);
-        if (status == PP_PENDING)
-            PP_UNLOCKED(ctx, status, pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned,
-                                                 staging->stream));
+        PP_UNLOCKED(ctx, status, pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned,
+                                             staging->stream));
         if (status < 0)
             pp_staging_refused(handle, flight->pinned, status);
         if (status < 0 && flight->reserved) {
@@ -104,8 +101,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     pp_staging_fly(ctx, flight);
-    if (!flight->target.lent)
-        pp_staging_count(ctx, coll->handle.staging, flight->pinned);
+    pp_staging_count(ctx, coll->handle.staging, flight->pinned);
     pp_patience_started(coll);
     coll->ops->settle(coll);
 }
@@ -141,14 +137,13 @@ static pp_flight_t *find_unfollowed(const pp_staging_t *staging)
     return flight;
 }
 
-/* The result of a request that is late may come while its own contribution is still to be read: from the buffer to which
-   the result goes; or from an array of the library's, which the application may write by the stream of this call.  So what
-   is queued there from now on comes after the copies of all contributions, whatever their streams are.  While the lock is
-   released, others may end flights; only this thread begins some. */
+/* The result of a request that is late may come while its own contribution is still to be read from the buffer to which
+   the result goes.  So what is queued on the stream of this call from now on comes after the copies of all contributions,
+   whatever their streams are.  While the lock is released, others may end flights; only this thread begins some. */
 static pp_status_t follow_flights(pp_ctx_t *ctx, pp_staging_t *staging)
 {
     pp_status_t status = PP_OK;
-    if (!staging->overlaps && !staging->sends_array)
+    if (!staging->overlaps)
         return PP_OK;
     for (pp_flight_t *flight = staging->flights; flight; flight = flight->next)
         flight->followed = false;
@@ -215,8 +210,6 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     pp_status_t status = pp_in_place_end_view(handle);
     if (status == PP_ERR_ARGUMENT)   /* a capture has begun since the call did: the result is still to be had */
         return status;
-    if (status >= 0 && handle->staging->lends)
-        status = pp_lend_end(ctx, handle);
     if (status >= 0)
         status = pp_in_place_collect(ctx, handle, result, view, &pinned);
     if (status >= 0)
@@ -231,16 +224,10 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     return status;
 }
 
-static bool has_room(const pp_handle_t *handle)
-{
-    bool read = pp_lend_is_read((pp_handle_t *)handle);
-    return pp_staging_room(handle) && !read;
-}
-
 static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 {
     PP_TRY(pp_in_place_end_view(handle));
-    if (!has_room(handle))
+    if (!pp_staging_room(handle))
         return PP_PENDING;
     pp_status_t status = pp_allreduce_find_more(handle);
     return status == PP_OK ? hand_out(ctx, handle, result, NULL) : status;
@@ -251,26 +238,15 @@ static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
 
-/* A buffer that a round reads stays lent: that may take as long as the device does.  An array of the library's may be
-   written behind the Wait. */
-static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
-{
-    pp_staging_t *staging = handle->staging;
-    PP_TRY(staging->lends ? pp_lend_put_aside(ctx, handle) : pp_allreduce_face.timed_out(ctx, handle));
-    handle->request.timed_out = true;
-    if (!staging->sends_array || !staging->flights)
-        return PP_OK;
-    PP_TRY(pp_staging_check(handle));    /* a capture may have begun while the call waited */
-    return follow_flights(ctx, staging);
-}
+static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_allreduce_face.timed_out(ctx, handle); }
 
 static bool at_once(const pp_handle_t *handle)
 {
-    return has_room(handle) && pp_allreduce_face.at_once(handle);
+    return pp_staging_room(handle) && pp_allreduce_face.at_once(handle);
 }
 
 const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = has_room,
+    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = pp_staging_room,
     .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
 };

@@ -42,7 +42,6 @@ typedef struct pp_staging {
     size_t       spans;
     size_t       bytes;              /* of all of them */
     bool         overlaps;           /* a buffer that receives sends, too */
-    bool         sends_array;        /* a buffer that sends is in an array of the library's (cuda/array.h) */
     size_t       page_bytes;         /* of the whole pages that a vector takes in the memory of the node */
     uint64_t     stream;             /* of the application's next calls */
     bool         elsewhere;          /* it is a default stream of another context than the library's */
@@ -53,8 +52,6 @@ typedef struct pp_staging {
     pp_pinned_t *receive;            /* that of the next result: the piece of the host; P-Reduce, which works in place,
                                         has one from a Start or Flush until its result */
     bool         in_place;           /* copies go to and from the memory of the node, if they can */
-    bool         lends;              /* rounds read the application's buffer, see lend.h */
-    bool         lent_is_read;       /* one does, and the application waits for it: counts among ctx->flights */
     pp_pinned_t *borrowers;          /* for Starts whose elements go to a part */
     pp_flight_t *stranded;           /* Starts that have failed, but may have queued copies to their part */
     pp_pinned_t *reader;             /* for a result that is read in the ring */

@@ -126,10 +126,8 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
     if (vault->use->close && vault->work)
         vault->use->close(vault);
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
-        if (rank == vault->index)
-            continue;
-        closed &= unmap(cuda, &vault->bases[rank]);
-        closed &= unmap(cuda, &vault->lent[rank]);
+        if (rank != vault->index)
+            closed &= unmap(cuda, &vault->bases[rank]);
     }
     if (vault->folded)
         cuda->cuEventDestroy(vault->folded);
@@ -153,9 +151,7 @@ void pp_vault_free_own(pp_device_vault_t *vault)
         pp_dispose_memory(&vault->device, own);
     pp_dispose_device(&vault->device);
     vault->use->unmake(vault);
-    pp_array_drop(vault->array);
     free(vault->bases);
-    free(vault->lent);
     free(vault->theirs);
 }
 

@@ -85,9 +85,8 @@ static size_t vectors(const pp_device_vault_t *vault, int32_t rank)
     return PP_GROUP_VECTORS + ((const group_vault_t *)vault)->keeps_initial;
 }
 
-static pp_status_t make(pp_handle_t *handle, pp_device_vault_t *vault)
+static pp_status_t make(pp_device_vault_t *vault)
 {
-    (void)handle;
     pp_group_vault_t *groups = &of_groups(vault)->groups;
     groups->vectors = calloc((size_t)vault->ranks * PP_GROUP_VECTORS, sizeof *groups->vectors);
     groups->initials = calloc((size_t)vault->ranks, sizeof *groups->initials);

@@ -2,7 +2,6 @@
 #ifndef PP_VAULT_PARTS_H
 #define PP_VAULT_PARTS_H
 
-#include "../cuda/array.h"
 #include "device_kind.h"
 #include "vault.h"
 
@@ -18,9 +17,6 @@ enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_CLOSED, PP_STAGE = 0xff, PP_REF
 
 typedef struct pp_offered {
     CUipcMemHandle memory;
-    uint64_t       lends;               /* 1: the send buffer, which begins `lent_at` bytes behind `lent` */
-    uint64_t       lent_at;
-    CUipcMemHandle lent;
 } pp_offered_t;
 
 /* In the memory of the node, one for each rank.  Its owner writes it before it sets `state`. */
@@ -60,8 +56,6 @@ struct pp_device_vault {
     CUstream           work, folding;      /* of operations that this rank waits for; of folds and averages */
     CUevent            folded;
     CUdeviceptr       *bases;              /* by rank: its allocation, as mapped here; 0: not mapped */
-    CUdeviceptr       *lent;               /* by rank: the array that it lends, as mapped here; 0: none, or not mapped */
-    pp_array_t        *array;              /* this rank's, as make() has found it; NULL: none */
     pp_pinned_t       *receive;            /* a bounce buffer that the handle will need */
     size_t             stride;             /* of vectors in an allocation */
     pp_device_failure_t failure;           /* of an operation that returned nothing */
@@ -75,8 +69,8 @@ struct pp_vault_use {
     const char *(*find)(pp_handle_t *, pp_device_vault_t *);
     /* How many vectors a rank's allocation has. */
     size_t     (*vectors)(const pp_device_vault_t *, int32_t rank);
-    /* Makes what is needed besides, before this rank offers its memory; and finds the array that it lends. */
-    pp_status_t (*make)(pp_handle_t *, pp_device_vault_t *);
+    /* Makes what is needed besides, before this rank offers its memory. */
+    pp_status_t (*make)(pp_device_vault_t *);
     /* The memory of all ranks is mapped: does the last that may fail.  Without the lock. */
     pp_status_t (*fill)(pp_device_vault_t *);
     /* From now on the handle's vectors are there. */

@@ -125,7 +125,6 @@ static void place(round_vault_t *rounds)
     const pp_board_t        *board = &rounds->board;
     rounds->places.parts = PARTS;
     for (int32_t rank = 0; rank < board->ranks; rank++) {
-        rounds->places.users[rank] = pp_vault_pointer(vault->lent[rank] + vault->offers[rank].what.lent_at);
         for (int32_t part = 0; part < PARTS; part++)
             rounds->places.slots[rank * PP_PARTS + part] = pp_vault_pointer(pp_vault_vector(vault, rank, (size_t)part));
     }
@@ -155,31 +154,15 @@ static const char *find(pp_handle_t *handle, pp_device_vault_t *vault)
     return NULL;
 }
 
-/* Rounds may read the send buffer where it lies: it is one array of the library's, whose elements are those of vectors. */
-static void lend(const pp_handle_t *handle, pp_device_vault_t *vault)
-{
-    const pp_kernels_t *kernels = &pp_allreduce_of(handle)->series.kernels;
-    const pp_span_t    *sends = handle->staging->sends;
-    if (handle->staging->spans != 1 || kernels->load || kernels->store || kernels->normalise)
-        return;
-    vault->array = pp_array_hold(sends->address, sends->bytes);
-    if (!vault->array)
-        return;
-    vault->mine.lends = 1;
-    vault->mine.lent_at = sends->address - pp_array_address(vault->array);
-}
-
-static pp_status_t make(pp_handle_t *handle, pp_device_vault_t *vault)
+static pp_status_t make(pp_device_vault_t *vault)
 {
     round_vault_t    *rounds = of_rounds(vault);
     const pp_board_t *board = &rounds->board;
     rounds->places.slots = calloc((size_t)board->ranks * PP_PARTS, sizeof(void *));
     rounds->places.results = calloc((size_t)board->entries, sizeof(void *));
-    rounds->places.users = calloc((size_t)board->ranks, sizeof(void *));
     rounds->sources = calloc((size_t)board->ranks * PP_PARTS, sizeof *rounds->sources);
-    if (!rounds->places.slots || !rounds->places.results || !rounds->places.users || !rounds->sources)
+    if (!rounds->places.slots || !rounds->places.results || !rounds->sources)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
-    lend(handle, vault);
     return PP_OK;
 }
 
@@ -203,7 +186,6 @@ static void change_over(pp_handle_t *handle, pp_device_vault_t *vault)
     place(rounds);
     board->vault = &rounds->places;
     board->lent = true;
-    staging->lends = vault->array;
     rounds->board = *board;
     pp_in_place_begin(handle);
     coll->series.kernels.memory = coll->series.vectors.memory = &rounds->memory.memory;
@@ -239,7 +221,6 @@ static void unmake(pp_device_vault_t *vault)
     round_vault_t *rounds = of_rounds(vault);
     free(rounds->places.slots);
     free(rounds->places.results);
-    free(rounds->places.users);
     free(rounds->sources);
 }
 

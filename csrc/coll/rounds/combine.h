@@ -215,7 +215,6 @@ bool        pp_contribute_reserve(pp_allreduce_t *coll, pp_target_t *target);
 void        pp_contribute_give_up(pp_allreduce_t *coll, const pp_target_t *target);
 void        pp_contribute_link(pp_allreduce_t *coll, const pp_target_t *target, uint64_t given);
 bool        pp_contribute_return_users(pp_allreduce_t *coll);
-bool        pp_contribute_users_are_read(const pp_allreduce_t *coll);
 uint64_t    pp_contribute_discard(pp_allreduce_t *coll);
 void        pp_contribute_forgive(pp_allreduce_t *coll);
 
@@ -253,7 +252,7 @@ void        pp_on_board_close(pp_allreduce_t *coll);
 #define PP_ON_BOARD_OPS                                                                                            \
     .aim = pp_contribute_aim, .start = pp_contribute_start, .update = pp_on_board_update,                          \
     .request = pp_contribute_request, .link = pp_contribute_link, .reserve = pp_contribute_reserve,                \
-    .give_up = pp_contribute_give_up, .users_are_read = pp_contribute_users_are_read,                              \
+    .give_up = pp_contribute_give_up,                                                                              \
     .facts = pp_on_board_facts, .in_mid_round = pp_on_board_in_mid_round, .joined = pp_on_board_joined,            \
     .discard = pp_contribute_discard,                                                                              \
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \

@@ -67,28 +67,20 @@ pp_status_t pp_contribute_aim(pp_allreduce_t *coll, pp_target_t *target)
     return PP_OK;
 }
 
-/* Where rounds read contributions in place. */
-static const void *users_at(const pp_board_t *board, int32_t part)
-{
-    return board->vault ? board->vault->users[board->node->index]
-                        : pp_node_at(board->node, pp_board_own(board)->parts[part].users);
-}
-
-static void link_new(pp_allreduce_t *coll, int32_t part, bool lent, uint64_t given)
+static void link_new(pp_allreduce_t *coll, int32_t part, uint64_t given)
 {
     pp_combine_t *combine = coll->on_board;
-    bool users = combine->users || lent;
     const pp_piece_t *piece = coll->config.pieces;
     pp_part_t *own = &pp_board_own(&combine->board)->parts[part];
     own->contributions = 1;
     own->starts = pp_rounds_linked(coll);
     atomic_store_explicit(&own->oldest_given, given, memory_order_relaxed);
-    if (combine->users)
+    if (combine->users) {
         pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv,
                       combine->board.vector_bytes, &own->users);
-    if (users)
         coll->users_parts |= 1u << part;
-    pp_station_link(&combine->board, part, users, pp_say_state_of(coll));
+    }
+    pp_station_link(&combine->board, part, combine->users, pp_say_state_of(coll));
     combine->news = true;
 }
 
@@ -122,7 +114,7 @@ void pp_contribute_link(pp_allreduce_t *coll, const pp_target_t *target, uint64_
 {
     pp_board_t *board = &coll->on_board->board;
     if (!target->combine) {
-        link_new(coll, target->part, target->lent, given);
+        link_new(coll, target->part, given);
         return;
     }
     pp_part_t *own = &pp_board_own(board)->parts[target->part];
@@ -154,10 +146,9 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
         uint64_t word = atomic_load(&pp_board_own(board)->word);
         if (pp_word_users(word) & bit) {
             const pp_memory_t *memory = coll->series.kernels.memory;
-            memory->copy(memory, pp_board_slot(board, board->node->index, part), users_at(board, part),
+            const uint64_t at = pp_board_own(board)->parts[part].users;
+            memory->copy(memory, pp_board_slot(board, board->node->index, part), pp_node_at(board->node, at),
                          board->vector_bytes);
-            if (memory->finish && memory->finish(memory) < 0)
-                return false;        /* rounds still find the part where it was, and the caller the failure */
             if (pp_station_moved(board, part)) {
                 coll->users_parts &= ~bit;
                 continue;
@@ -169,17 +160,6 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
         coll->users_parts &= ~bit;
     }
     return true;
-}
-
-/* A part that a round takes at this moment may be missed, or one that the round after has taken be found, too: the
-   caller asks again. */
-bool pp_contribute_users_are_read(const pp_allreduce_t *coll)
-{
-    const pp_board_t *board = &coll->on_board->board;
-    PP_STEP("move");
-    uint32_t pending = pp_word_users(atomic_load(&pp_board_own(board)->word));
-    PP_STEP("move");
-    return (coll->users_parts & ~pending) && !pp_board_has_read(board, atomic_load(&pp_board_own(board)->taken));
 }
 
 uint64_t pp_contribute_discard(pp_allreduce_t *coll)

@@ -36,8 +36,7 @@ static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank,
         share.starts = from->starts > share.starts ? from->starts : share.starts;
         share.oldest_given = given < share.oldest_given ? given : share.oldest_given;
         bool users = pp_word_users(taken.word) >> part & 1;
-        add_source(board->plan, board->vault ? (uint64_t)(uintptr_t)(users ? board->vault->users[rank]
-                                                                           : pp_board_slot(board, rank, part))
+        add_source(board->plan, board->vault ? (uint64_t)(uintptr_t)pp_board_slot(board, rank, part)
                                 : users      ? from->users
                                              : pp_board_slot_offset(board, rank, part));
     }
