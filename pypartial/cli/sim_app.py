@@ -255,8 +255,10 @@ def schedule(
 
 
 def _schedule(text: str) -> str:
-    from ..sim.schedule import parse_schedule  # which loads the core
-
+    try:
+        from ..sim.schedule import parse_schedule
+    except ImportError:  # of the core: the command will say why
+        return text
     return parse_schedule(text)
 
 
