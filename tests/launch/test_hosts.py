@@ -26,7 +26,7 @@ LIMIT_S = 100  # of one mpirun; the ranks' own is shorter, and prints where each
 RANKS_LIMIT_S = LIMIT_S - 10
 START_S, GONE_S = 30, 10  # for ranks to start, and for those of a killed run to end
 
-pytestmark = pytest.mark.timeout(2 * LIMIT_S + 60)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2 * LIMIT_S + 60)]
 
 
 @pytest.fixture(scope="module", autouse=True)

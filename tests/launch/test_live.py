@@ -31,6 +31,7 @@ def test_programs_of_all_kinds_end(number, ranks):
     print(f"{departed(run, mine)} rounds did without some rank")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "ranks", "node_ranks"),
     [(0, 2, ""), (1, 3, ""), (2, 4, ""), (3, 5, ""), (4, 4, "2")],
@@ -43,6 +44,7 @@ def test_training_loops_that_also_meet_end(number, ranks, node_ranks):
     check_ended(run_live(ranks, mine, **limits, script="metrics", node_ranks=node_ranks), mine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ranks", "node_ranks", "transports"),
     [(3, 0, ["auto", "mpi"]), (4, 2, ["auto"])],

@@ -48,7 +48,7 @@ from pypartial.cli import main
 main(sys.argv[1:])
 """
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def test_from_start_to_end(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 120
 AGAIN = int(os.environ.get("PYPARTIAL_TEST_AGAIN", "1"))  # ci/long torch: 20
 
-pytestmark = pytest.mark.timeout(5 * LIMIT_S + 2 * AGAIN * LIMIT_S)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(5 * LIMIT_S + 2 * AGAIN * LIMIT_S)]
 
 
 def launch(ranks: int, script: str, *arguments: str) -> Run:
