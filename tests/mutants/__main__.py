@@ -7,7 +7,7 @@
 A run copies the sources, and builds and tests the copy with the compiler, the MPI and the tools of
 this environment. A mutant is tested until a test fails. Each result is written when it is there,
 and a mutant with a result is not run again: a run that was stopped goes on. 80 mutants take some
-hours.
+hours. First, as number 0, the tests run without a mutant: what fails there would find each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ OF_ORDERS = [
 ]
 
 
+NONE = Mutant(0, "cuda/", "", "order", "", "")  # every stage is run
+
+
 def stages(mutant: Mutant) -> list[tuple[str, str, int]]:
+    if mutant is NONE:
+        return [*STAGES, *OF_DEVICES, *OF_ORDERS]
     if mutant.kind == "order":
         return OF_ORDERS + STAGES
     return [*STAGES, *(OF_DEVICES if mutant.is_of_devices else [])]
@@ -72,8 +77,8 @@ def judge(folder: Path, mutant: Mutant, environment: dict[str, str]) -> list[str
     def row(verdict: str, by: str = "", why: str = "") -> list[str]:
         return [verdict, by, f"{time.monotonic() - began:.0f}", why]
 
-    path = plant(folder, mutant)
-    if path is None:
+    path = None
+    if mutant is not NONE and (path := plant(folder, mutant)) is None:
         return row("gone")
     try:
         build(folder, environment)
@@ -86,7 +91,8 @@ def judge(folder: Path, mutant: Mutant, environment: dict[str, str]) -> list[str
                 return row("killed", name, f"not over after {limit_s} s")
         return row("survived")
     finally:
-        shutil.copy(ROOT / path.relative_to(folder), path)
+        if path is not None:
+            shutil.copy(ROOT / path.relative_to(folder), path)
 
 
 def reason(output: str) -> str:
@@ -115,13 +121,15 @@ def run_all(numbers: list[int], results: Path) -> None:
         environment = {**os.environ, "CFLAGS": QUICK, "PYTHONPATH": name}
         environment["PYPARTIAL_TEST_SHORT"] = "1"
         build(folder, environment)
-        for mutant in read_list():
-            if mutant.number in done or (numbers and mutant.number not in numbers):
+        for mutant in [NONE, *read_list()]:
+            if mutant.number in done or (numbers and mutant.number not in [0, *numbers]):
                 continue
             row = judge(folder, mutant, environment)
             with results.open("a", encoding="utf-8") as file:
                 file.write("\t".join([str(mutant.number), *row]) + "\n")
             print(f"{mutant.number:3} {' '.join(row)}", flush=True)
+            if mutant is NONE and row[0] != "survived":
+                sys.exit("without a mutant a test fails: mend it, and remove the results")
 
 
 def run(
@@ -140,7 +148,7 @@ def table(results: Path) -> None:
         if verdict != "killed":
             print(f"{mutant.number:3} {verdict:9} {mutant.file}, {mutant.function}: {mutant.kind}")
             print(f"      - {mutant.line}\n      + {mutant.instead}")
-    verdicts = [row[0] for row in done.values()]
+    verdicts = [row[0] for number, row in done.items() if number]
     print(", ".join(f"{verdicts.count(one)} {one}" for one in ("killed", "survived", "gone")))
 
 
