@@ -8,8 +8,6 @@
  *                              without it any round that is still there ("latest")
  *   -DWAITS                    ranks wait for rounds, and then read the result that they are given ("latest"); a round for
  *                              which all ranks wait is written over the newest result
- *   -DPEEKS                    with -DWAITS: a rank that waits reads the first chunk of the round when it is finished,
- *                              as a device does, at any time until it has read the rest
  *   -DPINS                     so many ranks at once pin the entry that they read ("latest"), and the ring has as many
  *                              more entries; each rank pins the newest round when it last looked, as a request would
  *
@@ -18,13 +16,12 @@
  *               moved before it is published, each once, and into its own entry
  *   no reuse    WAITS: the result that a rank was given is there until a newer one is complete; KEPT: an entry does not
  *               change while a rank still needs it; PINS: nor while it is pinned
- *   early       PEEKS: a chunk that was read early is that of the result that the rank is given, if that is still there
  *   room        PINS: a pin makes a writer pick again at most once, so that a pick ends; and if all ranks may pin, it
  *               finds an entry
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
  * NO_SECOND_LOOK, NOT_MARKED, KEPT_REUSED, TICKETS_OF_ANY_ROUND, PINS_OVERLOOKED, PINNED_UNSEEN, PICKED_AGAIN,
- * NO_ROOM_FOR_PINS, NOT_ALL_WAIT, MARKED_TOO_SOON, MARKED_FOR_ANY_ROUND.
+ * NO_ROOM_FOR_PINS, NOT_ALL_WAIT.
  *
  * Memory is sequentially consistent here; the fences and the orders that make it so are argued in board.c.
  */
@@ -72,9 +69,6 @@ byte absorbed[N];               /* of rounds before this one the rank needs no e
 byte waits[N];                  /* 1 + the round that the rank waits for, or once waited for; 0: none */
 #endif
 
-#ifdef PEEKS
-byte mark_round, mark_entry;    /* one word: 1 + the newest round whose first chunk is finished, and its entry */
-#endif
 
 #ifdef PINS
 byte pins;                      /* ranks that have one, or try to */
@@ -235,33 +229,6 @@ inline begin_round()
 #define TICKET (ticket_round == at && first < end)
 #endif
 
-#ifdef PEEKS
-/* Of the chunks only the first is looked at early. */
-inline mark()
-{
-    if
-    :: atomic { k == 0 -> STEP(mark) mark_round = at + 1; mark_entry = entry }
-    :: atomic { k > 0 -> skip }
-    fi
-}
-
-#ifdef MARKED_FOR_ANY_ROUND
-#define MARKED (mark_round > 0)
-#else
-#define MARKED (mark_round == waits[_pid])
-#endif
-
-/* While the rank waits: `peeked` is 1 + the entry.  What is there is read later: `early` is 1 + that. */
-inline peek()
-{
-    atomic { given && !peeked && round + 1 == waits[_pid] && MARKED -> STEP(peek) peeked = mark_entry + 1 }
-}
-
-inline read_early()
-{
-    atomic { peeked && !early -> early = front[peeked - 1] + 1 }
-}
-#endif
 
 /* One chunk: ranks with an even index take from the front. */
 inline help()
@@ -277,18 +244,12 @@ inline help()
            :: else -> end--; k = end
            fi
        };
-#if defined(PEEKS) && defined(MARKED_TOO_SOON)
-       mark();
-#endif
        atomic {
            if
            :: k == 0 -> assert(front[entry] != at + 1); front[entry] = at + 1
            :: else -> assert(back[entry] != at + 1); back[entry] = at + 1
            fi
        };
-#if defined(PEEKS) && !defined(MARKED_TOO_SOON)
-       mark();
-#endif
        k = 0;
        atomic { STEP(finish) unfinished--; last = (unfinished == 0) };
        if
@@ -337,23 +298,12 @@ inline read()
 #ifdef WAITS
            assert(sequence[found] == COMPLETE(at) || round > at + 1);
 #endif
-#ifdef PEEKS
-           if
-           :: peeked && at + 1 == waits[_pid] && sequence[found] == COMPLETE(at) ->
-               assert(peeked == found + 1);
-               assert(!early || early == at + 2)
-           :: else
-           fi;
-#endif
 #ifdef KEPT
            assert(sequence[found] == COMPLETE(at))
 #endif
        }
     fi;
     atomic {
-#ifdef PEEKS
-        peeked = 0; early = 0;
-#endif
         found = 0; at = 0; whole = 0
     }
 }
@@ -414,9 +364,6 @@ active [N] proctype rank()
 #ifdef WAITS
     byte spares;
 #endif
-#ifdef PEEKS
-    byte peeked, early;
-#endif
 #ifdef PINS
     byte seen, left, before, newest, viewed;
 #endif
@@ -437,10 +384,6 @@ end_of_rounds:
     :: atomic { given && round >= waits[_pid] -> STEP(look) at = round - 1 };
        read();
        given = 0
-#ifdef PEEKS
-    :: peek()
-    :: read_early()
-#endif
 #elif defined(PINS)
     :: atomic { !viewed && newest < round -> STEP(look) newest = round }
     :: atomic { !viewed && newest > 0 -> at = newest - 1 };
