@@ -99,7 +99,6 @@ typedef struct pp_rounds_ops {
        share no memory. */
     bool        (*reserve)(pp_allreduce_t *, pp_target_t *target);
     void        (*give_up)(pp_allreduce_t *, const pp_target_t *target);
-    /* Whether a round is reading sendbuf, which return_users() would wait for.  NULL as before. */
 
     /* Facts about this rank, and the round that completes next here. */
     pp_facts_t  (*facts)(const pp_allreduce_t *);
@@ -232,12 +231,6 @@ bool        pp_is_allreduce(const pp_handle_t *handle);
 static inline bool pp_allreduce_wants_messages(const pp_allreduce_t *coll)
 {
     return coll->config.algorithm != PP_ALGORITHM_AUTO;
-}
-
-/* Ranks may have their buffers on devices, which take results in place: the same on all ranks, as they have agreed. */
-static inline bool pp_allreduce_goes_to_devices(const pp_allreduce_t *coll)
-{
-    return coll->config.device > 0 || coll->config.device_path == PP_DEVICE_STAGED;
 }
 
 /* ---- what all three ways to make rounds share (rounds.c) --------------------------------------------------- */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { LINE = 64, MARK_SHIFT = 16 };
+enum { LINE = 64 };
 
 static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | PP_WORD_OVERDUE | PP_WORD_ASIDE
                                  | UINT64_C(7) << PP_WORD_LEAVING_SHIFT | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
@@ -14,7 +14,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) 
 /* ---- where everything is ------------------------------------------------------------------------------ */
 
 typedef struct layout {
-    uint64_t stations, plan, offers, marks, ring, entry_bytes, slots, results, stride, bytes;
+    uint64_t stations, plan, offers, ring, entry_bytes, slots, results, stride, bytes;
 } layout_t;
 
 /* A vector of a page or more begins on a page of its own, so it can be committed alone. */
@@ -25,8 +25,7 @@ static layout_t lay_out(int32_t ranks, const pp_board_size_t *size)
     at.stride = round_up(vector_bytes, vector_bytes < PP_PAGE ? LINE : PP_PAGE);
     at.plan = at.stations + P * sizeof(pp_station_t);
     at.offers = round_up(at.plan + sizeof(pp_plan_t) + (P * PP_PARTS + P + 1) * sizeof(uint64_t), LINE);
-    at.marks = round_up(at.offers + P * size->offer_bytes, LINE);
-    at.ring = at.marks + (size->marks ? PP_MARKS_MAX * sizeof(uint64_t) : 0);
+    at.ring = round_up(at.offers + P * size->offer_bytes, LINE);
     at.entry_bytes = round_up(sizeof(pp_ring_entry_t) + P * sizeof(pp_share_t), LINE);
     at.slots = round_up(at.ring + K * at.entry_bytes, PP_PAGE);
     at.results = round_up(at.slots + P * PP_PARTS * at.stride, PP_PAGE);
@@ -59,7 +58,7 @@ pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, const pp_board_size_
         .stations = (pp_station_t *)(base + at.stations), .plan = (pp_plan_t *)(base + at.plan),
         .ring = base + at.ring, .entry_bytes = at.entry_bytes, .slots = offset + at.slots,
         .results = offset + at.results, .offers = offset + at.offers, .offer_bytes = size->offer_bytes,
-        .marks = size->marks ? (_Atomic uint64_t *)(base + at.marks) : NULL, .spared = spared};
+        .spared = spared};
     return PP_OK;
 }
 
@@ -279,23 +278,6 @@ bool pp_board_tickets_left(const pp_board_t *board) { return pp_job_is_open(&boa
 bool pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk)
 {
     return pp_job_ticket(&board->shared->job, round, board->node->index % 2 == 0, chunk);
-}
-
-/* 1 + the round, then the entry in the lower bits, so that a reader needs no look at the plan, which the next round's
-   claimer may be writing. */
-void pp_board_mark(pp_board_t *board, uint64_t round, uint32_t chunk)
-{
-    PP_STEP("mark");
-    /* Releases the chunk to ranks that read it before the round is complete. */
-    atomic_store_explicit(&board->marks[chunk], (round + 1) << MARK_SHIFT | board->plan->entry, memory_order_release);
-}
-
-bool pp_board_is_marked(const pp_board_t *board, uint64_t round, uint32_t chunk, int32_t *entry)
-{
-    PP_STEP("peek");
-    uint64_t mark = atomic_load_explicit(&board->marks[chunk], memory_order_acquire);
-    *entry = (int32_t)(mark & ((1u << MARK_SHIFT) - 1));
-    return mark >> MARK_SHIFT == round + 1;
 }
 
 bool pp_board_finished(pp_board_t *board) { return pp_job_finished(&board->shared->job); }

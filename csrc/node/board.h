@@ -144,9 +144,6 @@ typedef struct pp_ring_entry {
 
 /* ---- moving -------------------------------------------------------------------------------------------- */
 
-/* Of a board that marks chunks: so many at most. */
-enum { PP_MARKS_MAX = 256 };
-
 /* The work of a round, for the threads that hold its tickets. */
 typedef struct pp_plan {
     uint32_t entry;                  /* of the ring */
@@ -195,8 +192,6 @@ typedef struct pp_board {
     size_t             entry_bytes;
     uint64_t           slots, results;    /* offsets of the stations' buffers and of the ring's */
     uint64_t           offers, offer_bytes;
-    _Atomic uint64_t  *marks;             /* by chunk: the newest round whose chunk is finished, see pp_board_mark();
-                                             NULL: this board marks none */
     uint64_t           spared;            /* the number of newest rounds whose entries are not overwritten while a rank
                                              may copy them; at least 1 */
     uint64_t           state;             /* the state that this rank's word says */
@@ -214,7 +209,6 @@ typedef struct pp_board_size {
     int32_t pins;                    /* entries that may be pinned at once, without which the ring has room enough */
     size_t  vector_bytes;            /* of an accumulator */
     size_t  offer_bytes;             /* zeroed memory for each rank, which others read: pp_board_offer() */
-    bool    marks;                   /* chunks that are finished are marked */
 } pp_board_size_t;
 
 /* The address space of a board. */
@@ -336,11 +330,6 @@ void     pp_board_hand_out(pp_board_t *board, uint64_t round);
    chunks from the front, the others from the back: in a loop the same data stay near the same core. */
 bool     pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk);
 bool pp_board_tickets_left(const pp_board_t *board);
-/* The chunk of the round is finished: ranks may read it in the ring, though the round is not complete.  On boards that
-   mark chunks; called before pp_board_finished(). */
-void     pp_board_mark(pp_board_t *board, uint64_t round, uint32_t chunk);
-/* Whether the chunk of the round is marked, and then in which entry of the ring it is. */
-bool     pp_board_is_marked(const pp_board_t *board, uint64_t round, uint32_t chunk, int32_t *entry);
 /* This rank has finished a chunk.  True: it was the last one, and this rank publishes the round. */
 bool     pp_board_finished(pp_board_t *board);
 /* Whether all parts have been read that rounds below `taken` have taken. */

@@ -10,7 +10,7 @@ enum { UNIT_BYTES = 512 };           /* vectors begin at multiples of this */
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
 /* Inside the device. */
-static pp_status_t make_memory(pp_device_vault_t *vault, pp_offered_t *offer)
+static pp_status_t make_memory(pp_device_vault_t *vault)
 {
     int32_t me = vault->index;
     size_t  bytes = vault->use->vectors(vault, me) * vault->stride;
@@ -18,7 +18,7 @@ static pp_status_t make_memory(pp_device_vault_t *vault, pp_offered_t *offer)
     PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->folding));
     PP_TRY(PP_VAULT_CALL(vault, cuEventCreate, &vault->folded, CU_EVENT_DISABLE_TIMING));
     PP_TRY(pp_dispose_alloc(vault->device.cuda, &vault->bases[me], bytes));
-    return PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->memory, vault->bases[me]);
+    return PP_VAULT_CALL(vault, cuIpcGetMemHandle, &vault->mine, vault->bases[me]);
 }
 
 /* A job. */
@@ -29,17 +29,16 @@ static pp_status_t offer(pp_device_vault_t *vault)
     PP_TRY(pp_cuda_device_open(vault->number, &vault->device));
     PP_TRY(pp_folds_open(&vault->device, vault->op, vault->type, &vault->folds));
     PP_TRY(pp_cuda_enter(&vault->device));
-    return pp_cuda_leave(&vault->device, make_memory(vault, &vault->mine));
+    return pp_cuda_leave(&vault->device, make_memory(vault));
 }
 
 /* Inside the device. */
 static pp_status_t map_others(pp_device_vault_t *vault)
 {
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
-        const pp_offered_t *offered = &vault->theirs[rank];
         if (rank == vault->index)
             continue;
-        PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->bases[rank], offered->memory,
+        PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->bases[rank], vault->theirs[rank],
                              CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     }
     return PP_OK;
@@ -86,7 +85,7 @@ static void say_result(pp_device_vault_t *vault, pp_status_t status)
 {
     switch (vault->stage) {
     case 0:
-        vault->offers[vault->index].what = vault->mine;
+        vault->offers[vault->index].memory = vault->mine;
         pp_vault_say(vault, PP_OFFERED, status);
         break;
     case PP_OFFERED:
@@ -102,7 +101,7 @@ static void say_result(pp_device_vault_t *vault, pp_status_t status)
 static void take_offers(pp_device_vault_t *vault)
 {
     for (int32_t rank = 0; rank < vault->ranks; rank++)
-        vault->theirs[rank] = vault->offers[rank].what;
+        vault->theirs[rank] = vault->offers[rank].memory;
     if (who_refuses(vault) < 0)
         pp_vault_begin(vault, open_others);
     else

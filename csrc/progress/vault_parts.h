@@ -15,15 +15,11 @@ enum { PP_VAULT_WHY_BYTES = 176 };
    others for it.  Each waits at each stage for all others. */
 enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_CLOSED, PP_STAGE = 0xff, PP_REFUSES = 0x100, PP_HOLDS = 0x200 };
 
-typedef struct pp_offered {
-    CUipcMemHandle memory;
-} pp_offered_t;
-
 /* In the memory of the node, one for each rank.  Its owner writes it before it sets `state`. */
 typedef struct pp_offer {
     _Alignas(64) _Atomic uint32_t state;
     char         why[PP_VAULT_WHY_BYTES];     /* it refuses */
-    pp_offered_t what;
+    CUipcMemHandle memory;
 } pp_offer_t;
 
 struct pp_device_vault {
@@ -47,7 +43,7 @@ struct pp_device_vault {
     _Atomic bool       job_over;           /* `job_status` and `why`, its error, are there */
     pp_status_t        job_status;
     pp_staging_t      *staging;            /* the handle's; jobs of the meeting use it */
-    pp_offered_t       mine, *theirs;      /* what this rank offers, and copies of what all do, for such jobs */
+    CUipcMemHandle     mine, *theirs;      /* what this rank offers, and copies of what all do, for such jobs */
     bool               holds;              /* it is not in use, and memory of others may still be mapped here */
     char               refusal[PP_VAULT_WHY_BYTES + 32];       /* why there is no such memory; "": there is */
     char               why[PP_VAULT_WHY_BYTES];

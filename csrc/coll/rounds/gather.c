@@ -6,7 +6,6 @@ enum {
     RECRUIT_BYTES = 1 << 20,
     CHUNK_BYTES = 65536,
     CHUNK_BYTES_MIN = 8192,
-    MARKED_BYTES = 1 << 20,          /* chunks that go to a device one by one: each copy has a price */
     CHUNKS_A_RANK = 2                /* at least, unless the chunks become too small */
 };
 
@@ -72,12 +71,11 @@ static size_t wanted_chunk_bytes(const pp_allreduce_t *coll)
 {
     const pp_board_t *board = &coll->on_board->board;
     size_t least = pp_combine_is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
-    size_t most = board->marks ? MARKED_BYTES : CHUNK_BYTES / pp_node_of(coll)->magnify;
+    size_t most = CHUNK_BYTES / pp_node_of(coll)->magnify;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
-    size_t count_max = board->marks ? PP_MARKS_MAX : PP_CHUNKS_MAX;
-    /* A very large vector is cut into larger chunks, so that tickets and marks can count them. */
-    if (board->vector_bytes / count_max >= most)
-        return board->vector_bytes / (count_max / 2);
+    /* A very large vector is cut into larger chunks, so that tickets can count them. */
+    if (board->vector_bytes / PP_CHUNKS_MAX >= most)
+        return board->vector_bytes / (PP_CHUNKS_MAX / 2);
     if (bytes > most)
         bytes = most;
     return bytes < least ? least : bytes;

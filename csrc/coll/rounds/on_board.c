@@ -8,8 +8,7 @@
 
 enum {
     ENTRIES_BEYOND_WINDOW = 3,       /* one being written, one being copied, and that of a flush */
-    SPARED = 2,                      /* the newest results, which a slow reader may still be copying (PP_LATEST) */
-    MARKED_BYTES_MIN = 2 << 20
+    SPARED = 2                       /* the newest results, which a slow reader may still be copying (PP_LATEST) */
 };
 
 /* ---- what other ranks have done ------------------------------------------------------------------------------- */
@@ -56,17 +55,14 @@ bool pp_on_board_work(pp_allreduce_t *coll, bool lands, uint64_t *round)
     if (pp_turn_phase(turn) != PP_MOVING)
         return false;
     lands = lands && *round == combine->landed_round;
-    for (bool more = true; more && pp_board_ticket(board, *round, &chunk);) {
+    while (pp_board_ticket(board, *round, &chunk)) {
         pp_move_chunk(board, &coll->series.kernels, lands ? coll->config.pieces : NULL, chunk);
-        if (board->marks)
-            pp_board_mark(board, *round, chunk);
         if (lands) {
             combine->landed[chunk] = true;
             combine->landed_count++;
         }
         if (pp_board_finished(board))
             return true;
-        more = !board->marks;        /* else the caller first has copies to a device queued, under the lock */
     }
     return false;
 }
@@ -152,14 +148,6 @@ static size_t vector_bytes(const pp_allreduce_t *coll)
     return coll->count * pp_accumulator_bytes(coll->config.type);
 }
 
-/* Whether chunks of results go to devices while others are being moved.  Shorter vectors gain little: one copy takes
-   little time.  Among several nodes a finished chunk is only the node's part. */
-static bool marks(const pp_allreduce_t *coll)
-{
-    const pp_engine_t *engine = coll->handle.team->engine;
-    return pp_allreduce_goes_to_devices(coll) && !engine->nodes && vector_bytes(coll) >= MARKED_BYTES_MIN;
-}
-
 static pp_board_size_t size_of_board(const pp_allreduce_t *coll)
 {
     const pp_team_t *team = coll->handle.team;
@@ -167,8 +155,7 @@ static pp_board_size_t size_of_board(const pp_allreduce_t *coll)
     const int32_t    pins = node->room ? 0 : pp_board_pins_max(node->size);
     return (pp_board_size_t){.entries = team->window + ENTRIES_BEYOND_WINDOW + pins,
                              .parts = node->room ? node->room : PP_PARTS, .pins = pins,
-                             .vector_bytes = vector_bytes(coll), .offer_bytes = coll->handle.offer_bytes,
-                             .marks = marks(coll)};
+                             .vector_bytes = vector_bytes(coll), .offer_bytes = coll->handle.offer_bytes};
 }
 
 static uint64_t region_bytes(const pp_allreduce_t *coll)
