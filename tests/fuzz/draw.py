@@ -14,7 +14,7 @@ from pypartial._core_sim import lib
 from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from pypartial.sim.handle import ALGORITHMS, Options
 
-from .group_draw import draw_groups_scenario
+from .group_draw import draw_calls, draw_groups_scenario
 from .plan import TIMINGS, Phase, Scenario
 
 __all__ = ["WHAT", "draw_scenario"]
@@ -238,18 +238,7 @@ def _draw_phases(
     live, unopened = list(range(opened)), list(range(opened, handles))
     phases = []
     for _ in range(draw.randint(2, 4)):
-        then = []
-        for _ in range(draw.randint(0, 3) if collective else 0):
-            what = draw.choice(("flush", "flush", "open", "free", "away", "apart"))
-            if what in ("away", "apart"):
-                then.append(what)
-            elif what == "open" and unopened:
-                live.append(unopened.pop(0))
-                then.append(f"open {live[-1]}")
-            elif what == "flush":
-                then.append(f"flush {draw.choice(live)}")
-            elif what == "free" and len(live) > 1:
-                then.append(f"free {live.pop(draw.randrange(len(live)))}")
+        then = draw_calls(draw, live, unopened, flushes=2) if collective else []
         hold = draw.random() < 0.3
         most = draw.choice((4, 7, 9))
         steps = [draw.randint(0, most) for _ in range(draw.randint(1, 4))]

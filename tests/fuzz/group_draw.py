@@ -13,7 +13,7 @@ from pypartial.sim.preduce_handle import PreduceOptions
 
 from .plan import TIMINGS, Phase, Scenario
 
-__all__ = ["draw_groups_scenario"]
+__all__ = ["draw_calls", "draw_groups_scenario"]
 
 _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 41))
 _RANKS_WEIGHTS = (1.5, 62, 32, 4, 0.5)
@@ -138,18 +138,7 @@ def _draw_phases(draw: random.Random, handles: int, opened: int) -> tuple[Phase,
     live, unopened = list(range(opened)), list(range(opened, handles))
     phases = []
     for _ in range(draw.randint(1, 4)):
-        then = []
-        for _ in range(draw.randint(0, 3)):
-            what = draw.choice(("flush", "flush", "flush", "open", "free", "away", "apart"))
-            if what in ("away", "apart"):
-                then.append(what)
-            elif what == "open" and unopened:
-                live.append(unopened.pop(0))
-                then.append(f"open {live[-1]}")
-            elif what == "flush":
-                then.append(f"flush {draw.choice(live)}")
-            elif what == "free" and len(live) > 1:
-                then.append(f"free {live.pop(draw.randrange(len(live)))}")
+        then = draw_calls(draw, live, unopened, flushes=3)
         hold = draw.random() < 0.3
         most = draw.choice((4, 7, 12))
         steps = [draw.randint(0, most) for _ in range(draw.randint(1, 4))]
@@ -167,3 +156,32 @@ def _in_step(phase: Phase) -> Phase:
     """Return the phase for ranks that make their steps together: see `Scenario.names_vary`."""
     equal = phase.hold or set(phase.then) <= {"apart"}
     return replace(phase, steps=phase.steps[:1] if equal else phase.steps)
+
+
+def draw_calls(
+    draw: random.Random, live: list[int], unopened: list[int], flushes: int
+) -> list[str]:
+    """Draw what all ranks call behind a phase; note which handles are open then.
+
+    Parameters
+    ----------
+    draw : random.Random
+    live, unopened : list of int
+        The handles that are open, and that are not yet; changed in place.
+    flushes : int
+        How many times as likely a flush is as any other call.
+    """
+    kinds = ("flush",) * flushes + ("open", "free", "away", "apart")
+    then = []
+    for _ in range(draw.randint(0, 3)):
+        what = draw.choice(kinds)
+        if what in ("away", "apart"):
+            then.append(what)
+        elif what == "open" and unopened:
+            live.append(unopened.pop(0))
+            then.append(f"open {live[-1]}")
+        elif what == "flush":
+            then.append(f"flush {draw.choice(live)}")
+        elif what == "free" and len(live) > 1:
+            then.append(f"free {live.pop(draw.randrange(len(live)))}")
+    return then
