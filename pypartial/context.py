@@ -313,10 +313,10 @@ class Context(Collectives):
 
         The array is zeroed. It is shared by the ranks of the node, and begins on a page, if the
         context shares any memory; else it is ordinary memory, and begins at a multiple of 64 bytes.
-        A request whose
-        send or receive buffer is such an array uses it without a copy, if the buffer is one array
-        and the library reduces the element type as it is (not float16, bfloat16, long double, bool,
-        nor a logical operation). Between nodes only send buffers are used in place.
+        A request whose send or receive buffer is such an array uses it without a copy, if the
+        buffer is one array and the library reduces the element type as it is (not float16,
+        bfloat16, long double, bool, nor a logical operation). Between nodes only send buffers are
+        used in place.
 
         Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until
         `Request.Wait`, or another call, has given a result: do not write to it in between. After a

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
 
-from _pypartial_torch import NAME, register
+from _pypartial_torch import NAME, SCHEME, register
 
 from .._aside import aside
 from ..errors import MismatchError, TimeoutError
@@ -18,7 +18,6 @@ from ..policy import Majority, Policy
 from .agreement import agree, same
 from .partial_group import Partial
 from .process_group import ProcessGroup
-from .rendezvous import SCHEME
 
 if TYPE_CHECKING:
     from mpi4py import MPI

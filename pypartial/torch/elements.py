@@ -11,6 +11,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from _pypartial_torch import DEVICES  # elements on cuda travel by host memory
+
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ __all__ = [
     "put_back",
     "spread",
 ]
-
-DEVICES = ("cpu", "cuda")  # types of devices; elements of the latter travel by host memory
 
 # Element types that MPI reduces, and its names for them.
 _REDUCED = {

@@ -22,9 +22,8 @@ from .agreement import agree
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["SCHEME", "rendezvous"]
+__all__ = ["rendezvous"]
 
-SCHEME = "mpi"
 _distributed: Any = torch.distributed  # its types do not name all that is there
 _TIMEOUT = timedelta(minutes=30)  # torch's default
 _CONNECT_S = 3.0
