@@ -48,7 +48,7 @@ OF_ORDERS = [
 ]
 
 
-NONE = Mutant(0, "cuda/", "", "order", "", "")  # every stage is run
+NONE = Mutant(0, "", "", "", "", "")  # the sources as they are
 
 
 def stages(mutant: Mutant) -> list[tuple[str, str, int]]:

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("csrc", "pypartial", "ci", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+SOURCES = ("csrc", "pypartial", "_pypartial_torch.py", "ci", "pyproject.toml", "setup.py")
+SOURCES += ("README.md", "LICENSE")
 BUILT = ("_core*.so", "_core*.c", "__pycache__")
 # The defects of a build with PLANTED, by the names that PYPARTIAL_PLANT takes.
 PLANTS = ("no-event-wait", "early-link", "early-unpin", "no-result-wait")
