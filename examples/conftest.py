@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import time
 from collections.abc import Generator, Iterator
 from typing import TextIO
 
@@ -16,6 +17,7 @@ import pytest
 import pypartial as pp
 
 LIMIT_S = 60.0  # for one test on one rank
+GRACE_S = 2.0  # for the rank that failed first to say why
 
 errors: TextIO = sys.stderr
 
@@ -36,6 +38,8 @@ def pytest_runtest_makereport(
         from mpi4py import MPI
 
         rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        if call.excinfo is not None and call.excinfo.errisinstance(pp.PeerFailedError):
+            time.sleep(GRACE_S)  # the rank that failed ends the job, and this one with it
         print(f"\nrank {rank} FAILED {item.nodeid}\n{report.longreprtext}", file=errors, flush=True)
         if size > 1:
             MPI.COMM_WORLD.Abort(1)
