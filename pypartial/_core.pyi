@@ -129,12 +129,6 @@ class Lib:
     PP_WAITS_FOR_NO_DEVICE: int
     PP_CONTRIBUTION_ON_ITS_WAY: int
     PP_DEVICE_PART: int
-    PP_GENERATOR_RANDOM: int
-    PP_GENERATOR_SMART: int
-    PP_GENERATOR_CONTROLLER: int
-    PP_GENERATOR_TABLE: int
-    PP_GENERATOR_GIVEN: int
-    PP_GENERATOR_COUNT: int
     PP_WEIGHTS_CONSTANT: int
     PP_WEIGHTS_CLOSEST: int
     PP_WEIGHTS_INITIAL: int
@@ -172,6 +166,7 @@ class Lib:
     def pp_accumulator_bytes(self, type: int, /) -> int: ...
     def pp_type_name(self, type: int, /) -> CData: ...
     def pp_op_name(self, op: int, /) -> CData: ...
+    def pp_generator_number(self, name: bytes, /) -> int: ...
     def pp_op_supports(self, op: int, type: int, /) -> int: ...
     def pp_reduce_local(
         self, op: int, type: int, in_: CData, inout: CData, count: int, inout_is_left: int, /

@@ -108,16 +108,6 @@ AVERAGE: Names[str | None] = Names(
         "contributions": "PP_AVERAGE_CONTRIBUTIONS",
     },
 )
-GENERATOR = Names(
-    "generator",
-    {
-        "random": "PP_GENERATOR_RANDOM",
-        "smart": "PP_GENERATOR_SMART",
-        "controller": "PP_GENERATOR_CONTROLLER",
-        "table": "PP_GENERATOR_TABLE",
-        "given": "PP_GENERATOR_GIVEN",
-    },
-)
 WEIGHTS = Names("weights", {"constant": "PP_WEIGHTS_CONSTANT", "dynamic": "PP_WEIGHTS_CLOSEST"})
 MISSING = Names("missing", {"closest": "PP_WEIGHTS_CLOSEST", "initial": "PP_WEIGHTS_INITIAL"})
 BACKEND = Names(

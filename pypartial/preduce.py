@@ -17,7 +17,7 @@ from ._group_comm import CommGroups
 from ._group_elements import HostBuffers, HostElements
 from ._handle import Request, _check_status
 from ._ipc import check_path, choose_path, prepare
-from ._names import BACKEND, DEVICE_PATH, GENERATOR, MISSING, TYPE, WEIGHTS
+from ._names import BACKEND, DEVICE_PATH, MISSING, TYPE, WEIGHTS
 from ._native import SLICE_US, Native
 from .errors import ArgumentError, Error
 from .groups import Generator, Given, Static, members_of
@@ -582,7 +582,7 @@ class Arguments:
         config.device_path = DEVICE_PATH.constant(lib, path)
         config.no_path = no_path
         plan = config.plan
-        plan.generator = GENERATOR.constant(lib, generator.word)
+        plan.generator = lib.pp_generator_number(generator.word.encode())
         for name, value in generator.options().items():
             setattr(plan, name, value)
         plan.size = min(plan.size, ranks)  # one rank is a group

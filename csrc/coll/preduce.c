@@ -59,7 +59,7 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce)
     const uint64_t next = preduce->asked.iteration;
     const int32_t *members = preduce->asked.members, count = preduce->asked.count;
     const int32_t  rank = preduce->handle.engine->rank, size = preduce->handle.engine->size;
-    const bool     given = preduce->config.plan.generator == PP_GENERATOR_GIVEN;
+    const bool     given = pp_groups_are_given(&preduce->config.plan);
     bool           mine = false;
     if (next == 0 && preduce->iteration == UINT64_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "the last iteration was %llu, counted from 0: the largest there is",
@@ -133,8 +133,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     if (!preduce->members || !preduce->weights)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     preduce->said = PP_GROUPS_HERE;
-    handle->waits_as_mpi = preduce->config.plan.generator == PP_GENERATOR_GIVEN
-                        || preduce->config.plan.generator == PP_GENERATOR_TABLE;
+    handle->waits_as_mpi = pp_groups_are_named(&preduce->config.plan);
     pp_status_t status = agreed->region                 ? pp_shared_groups_open(preduce, agreed->region)
                        : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
                                                         : pp_posted_groups_open(preduce);
@@ -362,7 +361,7 @@ static uint64_t hash(const int32_t *table, size_t entries)
 
 static pp_status_t copy_table(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks)
 {
-    size_t entries = config->plan.generator == PP_GENERATOR_TABLE ? (size_t)config->plan.phases * (size_t)ranks : 0;
+    size_t entries = pp_groups_have_table(&config->plan) ? (size_t)config->plan.phases * (size_t)ranks : 0;
     preduce->config.table = NULL;
     if (entries == 0)
         return PP_OK;

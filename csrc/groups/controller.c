@@ -99,28 +99,47 @@ static bool form(const pp_groups_call_t *call)
     return true;
 }
 
+/* ---- the plan ------------------------------------------------------------------------------------------------- */
+
+static pp_status_t check(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    const int32_t least = pp_graph_least_window(plan);
+    (void)table;
+    if (plan->history && plan->history < least)
+        return pp_fail(PP_ERR_ARGUMENT, "history=%d is neither 0 nor at least %d, the groups that connect %d ranks",
+                       plan->history, least, plan->ranks);
+    return PP_OK;
+}
+
+/* Partial Reduce's T: four times as many groups as connect all ranks at best. */
+static int32_t window(const pp_groups_plan_t *plan)
+{
+    return plan->history ? plan->history : 4 * pp_graph_least_window(plan);
+}
+
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
-void pp_controller_open(pp_groups_t *g)
+static void open_queue(pp_groups_t *g)
 {
     g->queue_first = g->queue_last = PP_NOBODY;
     g->queued = 0;
 }
 
-bool pp_controller_ask(const pp_groups_call_t *call, int32_t rank)
+static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
     enqueue(call->groups, rank);
     return form(call);
 }
 
-bool pp_controller_leave(const pp_groups_call_t *call, int32_t rank)
+static bool leave(const pp_groups_call_t *call, int32_t rank)
 {
     if (pp_groups_rank(call->groups, rank)->queued)
         dequeue(call->groups, rank);
     return form(call);               /* groups may be smaller now */
 }
 
-bool pp_controller_may_complete(pp_groups_t *g, int32_t rank)
+/* The queue gets long enough for a group if the free ranks ask. */
+static bool may_complete(pp_groups_t *g, int32_t rank)
 {
     const bool    frozen = pp_graph_is_frozen(g);        /* first: it may tell components apart anew */
     const int32_t head = pp_graph_root(g, g->queue_first);
@@ -137,3 +156,16 @@ bool pp_controller_may_complete(pp_groups_t *g, int32_t rank)
         return come >= wanted_now(g);
     return rank != g->queue_first && come > wanted_now(g);       /* the head is kept back */
 }
+
+/* Keeps the queue from being long enough for a group. */
+static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t other)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(g, other);
+    (void)rank;
+    return !r->left && !r->queued;
+}
+
+const pp_generator_t pp_generator_controller = {
+    .check = check, .window = window, .open = open_queue, .ask = ask, .leave = leave,
+    .may_complete = may_complete, .is_missing = is_missing,
+};

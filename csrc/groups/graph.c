@@ -103,6 +103,11 @@ int32_t pp_graph_outside(const pp_groups_t *g, int32_t rank)
     return g->here.count - pp_groups_rank(g, pp_graph_root(g, rank))->present;
 }
 
+int32_t pp_graph_least_window(const pp_groups_plan_t *plan)
+{
+    return plan->ranks == 1 ? 0 : (plan->ranks - 1 + plan->size - 2) / (plan->size - 1);
+}
+
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
 static void record(pp_groups_t *g, const int32_t *members, int32_t count)

@@ -7,7 +7,8 @@
  * nodes, or the simulator.  (design: "P-Reduce", "Pure protocols")
  *
  * ledger.c   decides when a group begins: Ripples' lock vector, pending group queue and group buffers
- * random.c smart.c controller.c named.c   decide which groups there are
+ * random.c smart.c controller.c named.c   decide which groups there are: the generators
+ * generators.c   the table of the generators
  * graph.c    tells smart.c and controller.c which ranks the last groups connect
  * kept.c     numbers the groups whose members keep a communicator
  * static.c weights.c   functions without a state
@@ -37,10 +38,15 @@ typedef struct pp_groups_hearer {
     void *arg;
 } pp_groups_hearer_t;
 
-/* PP_ERR_ARGUMENT: a wrong value.  `table`: for PP_GENERATOR_TABLE (pp_preduce_config_t.table); NULL for the others. */
+/* PP_ERR_ARGUMENT: a wrong value.  `table`: for "table" (pp_preduce_config_t.table); NULL for the others. */
 pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table);
 /* The most members that a group can have; of a plan that is right. */
 int32_t     pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table);
+/* What a generator is, of a plan that is right.  Requests name their groups, and wait for all members, as a collective
+   call of MPI does; in particular by pp_groups_give(); or by a table, which says all groups before anyone asks. */
+bool        pp_groups_are_named(const pp_groups_plan_t *plan);
+bool        pp_groups_are_given(const pp_groups_plan_t *plan);
+bool        pp_groups_have_table(const pp_groups_plan_t *plan);
 /* The bytes of a machine of a plan that is right; they are to be aligned to 8, better to a cache line. */
 size_t      pp_groups_bytes(const pp_groups_plan_t *plan, const int32_t *table);
 /* `table` is copied.  `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.

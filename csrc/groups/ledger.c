@@ -345,7 +345,17 @@ void pp_ledger_flush(const pp_groups_call_t *call)
     tell_members(call, &action, PP_WEIGHTS_CONSTANT);
 }
 
-/* ---- what may come ------------------------------------------------------------------------------------------- */
+/* ---- what a request waits for, and what may come ---------------------------------------------------------------- */
+
+bool pp_ledger_is_missing(const pp_groups_t *g, int32_t rank, int32_t other)
+{
+    const int32_t           group = pp_ledger_first(g, rank);
+    const pp_groups_rank_t *r = pp_groups_rank(g, other);
+    for (int32_t entry = r->first; entry != PP_NOBODY; entry = pp_groups_entry(g, entry)->behind)
+        if (pp_groups_entry(g, entry)->group == group)
+            return !r->asks || pp_ledger_first(g, other) != group;
+    return false;
+}
 
 bool pp_ledger_may_complete(const pp_groups_t *g, int32_t rank)
 {

@@ -5,39 +5,28 @@
 
 /* ---- the state ----------------------------------------------------------------------------------------------- */
 
-/* A mean computation is at most 2^53 ns (pace.c), so this many hundredths of it fit into 64 bits. */
-enum { RANKS_MAX = 1 << 20, FORESIGHT_MOST = 100000, CACHE_MOST = 4096 };
+enum { RANKS_MAX = 1 << 20, CACHE_MOST = 4096 };
 enum { LINE = 64, FETCHED_RANKS = 16, FETCHED_GROUPS = 4, FETCHED_BYTES = 1024 };
+static const size_t OWN_MOST = (size_t)1 << 34;
 
 /* The bounds of ledger.c. */
 int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
 
-/* Requests name their groups. */
-static bool is_named(const pp_groups_plan_t *plan)
-{
-    return plan->generator == PP_GENERATOR_TABLE || plan->generator == PP_GENERATOR_GIVEN;
-}
-
 static size_t most_entries(const pp_groups_plan_t *plan)
 {
-    return (size_t)plan->ranks * (is_named(plan) ? 1 : (size_t)plan->size + 3);
-}
-
-/* So many groups connect all ranks at best. */
-static int32_t least_window(const pp_groups_plan_t *plan)
-{
-    return plan->ranks == 1 ? 0 : (plan->ranks - 1 + plan->size - 2) / (plan->size - 1);
+    return (size_t)plan->ranks * (pp_generator_of(plan)->is_named ? 1 : (size_t)plan->size + 3);
 }
 
 int32_t pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table)
 {
-    switch (plan->generator) {
-    case PP_GENERATOR_TABLE: return pp_named_largest(plan, table);
-    case PP_GENERATOR_GIVEN: return plan->ranks;
-    case PP_GENERATOR_SMART:         /* a last group of one joins its neighbour; a node may have all ranks */
-        return plan->inter_intra || plan->size == plan->ranks ? plan->ranks : plan->size + 1;
-    default: return plan->size;
-    }
+    const pp_generator_t *generator = pp_generator_of(plan);
+    return generator->largest ? generator->largest(plan, table) : plan->size;
+}
+
+static size_t own_bytes(const pp_groups_plan_t *plan)
+{
+    const pp_generator_t *generator = pp_generator_of(plan);
+    return generator->own_bytes ? generator->own_bytes(plan) : 0;
 }
 
 /* What follows from the number of ranks and the sizes of groups. */
@@ -45,35 +34,25 @@ static pp_status_t check_sizes(const pp_groups_plan_t *plan, const int32_t *tabl
 {
     if (plan->ranks < 1 || plan->ranks > RANKS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 1..%d", plan->ranks, RANKS_MAX);
-    const int32_t least = plan->ranks > 1 ? 2 : 1;
-    if (!is_named(plan) && (plan->size < least || plan->size > plan->ranks))
+    const int32_t         least = plan->ranks > 1 ? 2 : 1;
+    const pp_generator_t *generator = pp_generator_of(plan);
+    if (!generator->is_named && (plan->size < least || plan->size > plan->ranks))
         return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in %d..%d, the number of ranks", plan->size, least, plan->ranks);
-    if (plan->generator == PP_GENERATOR_TABLE)
-        PP_TRY(pp_named_check_table(plan, table));
+    if (generator->check)
+        PP_TRY(generator->check(plan, table));
     if (plan->cache < 0 || plan->cache > CACHE_MOST)
         return pp_fail(PP_ERR_ARGUMENT, "cache=%d is not in 0..%d", plan->cache, CACHE_MOST);
-    const size_t largest = (size_t)pp_groups_largest(plan, table), ranks = (size_t)plan->ranks;
-    const bool   is_given = plan->generator == PP_GENERATOR_GIVEN;
-    if (most_entries(plan) > INT32_MAX || largest * (size_t)plan->cache > INT32_MAX
-        || (is_given && ranks * pp_mask_words(plan->ranks) > INT32_MAX))
+    const size_t largest = (size_t)pp_groups_largest(plan, table);
+    if (most_entries(plan) > INT32_MAX || largest * (size_t)plan->cache > INT32_MAX || own_bytes(plan) > OWN_MOST)
         return pp_fail(PP_ERR_ARGUMENT, "groups of %zu among %d ranks do not fit into memory", largest, plan->ranks);
     return PP_OK;
 }
 
 pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table)
 {
-    if (plan->generator < 0 || plan->generator >= PP_GENERATOR_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "generator=%d is not one of 0..%d", plan->generator, PP_GENERATOR_COUNT - 1);
+    if (!pp_generator_name(plan->generator))
+        return pp_fail(PP_ERR_ARGUMENT, "generator=%d is not known", plan->generator);
     PP_TRY(check_sizes(plan, table));
-    if (plan->c_thres < 1 && plan->generator == PP_GENERATOR_SMART)
-        return pp_fail(PP_ERR_ARGUMENT, "c_thres=%d is not at least 1", plan->c_thres);
-    if (plan->foresight < 0 || plan->foresight > FORESIGHT_MOST)
-        return pp_fail(PP_ERR_ARGUMENT, "foresight=%d is not in 0..%d", plan->foresight, FORESIGHT_MOST);
-    if (plan->history < 0)
-        return pp_fail(PP_ERR_ARGUMENT, "history=%d is negative", plan->history);
-    if (plan->history && plan->generator == PP_GENERATOR_CONTROLLER && plan->history < least_window(plan))
-        return pp_fail(PP_ERR_ARGUMENT, "history=%d is less than %d, the groups that connect %d ranks", plan->history,
-                       least_window(plan), plan->ranks);
     if (plan->weights < 0 || plan->weights >= PP_WEIGHTS_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "weights=%d is not one of 0..%d", plan->weights, PP_WEIGHTS_COUNT - 1);
     if (!(plan->alpha >= 0 && plan->alpha < 1))
@@ -84,15 +63,10 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table)
     return PP_OK;
 }
 
-/* Partial Reduce's T: four times as many groups as connect all ranks at best.  With inter_intra each rank has two
-   groups in a division, which takes twice as many. */
 static int32_t window_of(const pp_groups_plan_t *plan)
 {
-    switch (plan->generator) {
-    case PP_GENERATOR_CONTROLLER: return plan->history ? plan->history : 4 * least_window(plan);
-    case PP_GENERATOR_SMART:      return (plan->inter_intra ? 8 : 4) * least_window(plan);
-    default:                      return 0;
-    }
+    const pp_generator_t *generator = pp_generator_of(plan);
+    return generator->window ? generator->window(plan) : 0;
 }
 
 static size_t place(size_t *at, size_t count, size_t element_bytes)
@@ -102,13 +76,18 @@ static size_t place(size_t *at, size_t count, size_t element_bytes)
     return from;
 }
 
+static size_t table_entries(const pp_groups_plan_t *plan)
+{
+    return pp_generator_of(plan)->has_table ? (size_t)plan->phases * (size_t)plan->ranks : 0;
+}
+
 /* Sets where the arrays lie; returns the bytes of all. */
 static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_t *table)
 {
     const size_t ranks = (size_t)plan->ranks, cache = (size_t)plan->cache;
     size_t       at = 0;
     g->largest = pp_groups_largest(plan, table);
-    g->words = plan->generator == PP_GENERATOR_GIVEN ? pp_mask_words(plan->ranks) : 0;
+    g->has_table = pp_generator_of(plan)->has_table;
     place(&at, 1, sizeof(pp_groups_t));
     at = (at + LINE - 1) / LINE * LINE;
     g->ranks = place(&at, ranks, sizeof(pp_groups_rank_t));
@@ -126,8 +105,8 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_
     g->groups = place(&at, 4 * ranks, sizeof(pp_groups_group_t));
     g->entries = place(&at, most_entries(plan), sizeof(pp_groups_entry_t));
     g->history = place(&at, (size_t)window_of(plan) * (size_t)plan->size, sizeof(int32_t));
-    g->named = place(&at, ranks * g->words, sizeof(uint64_t));
-    g->table = place(&at, plan->generator == PP_GENERATOR_TABLE ? (size_t)plan->phases * ranks : 0, sizeof(int32_t));
+    g->own = place(&at, own_bytes(plan), 1);
+    g->table = place(&at, table_entries(plan), sizeof(int32_t));
     g->kept_lists = place(&at, cache * (size_t)g->largest, sizeof(int32_t));
     g->kept_counts = place(&at, cache, sizeof(int32_t));
     g->by_node = place(&at, ranks, sizeof(int32_t));
@@ -154,8 +133,8 @@ static void open_generator(pp_groups_t *g)
 {
     if (g->window)
         pp_graph_open(g);
-    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
-        pp_controller_open(g);
+    if (pp_generator_of(&g->plan)->open)
+        pp_generator_of(&g->plan)->open(g);
 }
 
 pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *table,
@@ -180,9 +159,8 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
         open_rank(groups, rank, node, now_ns);
     }
     open_generator(groups);
-    if (plan->generator == PP_GENERATOR_TABLE)
-        memcpy(pp_groups_array(groups, groups->table), table,
-               (size_t)plan->phases * (size_t)plan->ranks * sizeof(int32_t));
+    if (table_entries(plan))
+        memcpy(pp_groups_array(groups, groups->table), table, table_entries(plan) * sizeof(int32_t));
     return PP_OK;
 }
 
@@ -191,16 +169,6 @@ uint64_t pp_groups_calls(const pp_groups_t *groups) { return groups->calls; }
 bool    pp_groups_asks(const pp_groups_t *groups, int32_t rank) { return pp_groups_rank(groups, rank)->asks; }
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
-
-static bool ask(const pp_groups_call_t *call, int32_t rank)
-{
-    switch (call->groups->plan.generator) {
-    case PP_GENERATOR_RANDOM:     return pp_random_ask(call, rank);
-    case PP_GENERATOR_SMART:      return pp_smart_ask(call, rank);
-    case PP_GENERATOR_CONTROLLER: return pp_controller_ask(call, rank);
-    default:                      return pp_named_ask(call, rank);
-    }
-}
 
 static pp_status_t no_room(void) { return pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be"); }
 
@@ -211,7 +179,7 @@ static pp_status_t settle(const pp_groups_call_t *call, int32_t rank)
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     bool                    has_room = true;
     if (r->asks && !r->left && r->goal == PP_NOBODY && r->running == PP_NOBODY)
-        has_room = ask(call, rank);
+        has_room = pp_generator_of(&call->groups->plan)->ask(call, rank);
     pp_ledger_review(call, rank);
     return has_room ? PP_OK : no_room();
 }
@@ -244,7 +212,7 @@ static pp_status_t start(const pp_groups_call_t *call, int32_t rank, uint64_t it
     if (next <= r->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu of rank %d does not exceed its last, %llu",
                        (unsigned long long)next, rank, (unsigned long long)r->iteration);
-    if (call->groups->plan.generator == PP_GENERATOR_GIVEN && !r->given)
+    if (pp_generator_of(&call->groups->plan)->is_given && !r->given)
         return pp_fail(PP_ERR_ARGUMENT, "the request of rank %d is for no group", rank);
     r->given = r->waits_long = false;
     r->number++;
@@ -305,15 +273,11 @@ static pp_status_t finish(const pp_groups_call_t *call, int32_t rank, uint64_t s
 /* What the rank's absence means for the requests of others. */
 static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
 {
-    bool has_room = true;
+    const pp_generator_t *generator = pp_generator_of(&call->groups->plan);
     pp_ledger_leave(call, rank);
     if (call->groups->window)
         pp_graph_leave(call->groups, rank);
-    if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
-        has_room = pp_controller_leave(call, rank);
-    if (is_named(&call->groups->plan))
-        has_room = pp_named_leave(call);
-    return has_room ? PP_OK : no_room();
+    return !generator->leave || generator->leave(call, rank) ? PP_OK : no_room();
 }
 
 /* The rank has not left any more; its request has yet to be settled. */
@@ -417,18 +381,11 @@ static pp_status_t elsewhere(const pp_groups_call_t *call, int32_t rank, bool wa
 
 /* ---- questions ------------------------------------------------------------------------------------------------- */
 
-/* Whether a member keeps the first group in the rank's buffer from beginning, or the controller from forming one. */
-static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t group, int32_t member)
+/* Whether the rank's request waits for the other rank. */
+static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t other)
 {
-    const pp_groups_rank_t *other = pp_groups_rank(g, member);
-    if (is_named(&g->plan))
-        return pp_named_is_missing(g, rank, member);
-    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
-        return !other->left && !other->queued;
-    for (int32_t entry = other->first; entry != PP_NOBODY; entry = pp_groups_entry(g, entry)->behind)
-        if (pp_groups_entry(g, entry)->group == group)
-            return !other->asks || pp_ledger_first(g, member) != group;
-    return false;
+    const pp_generator_t *generator = pp_generator_of(&g->plan);
+    return generator->is_missing ? generator->is_missing(g, rank, other) : pp_ledger_is_missing(g, rank, other);
 }
 
 static bool waits(const pp_groups_t *g, int32_t rank)
@@ -439,12 +396,11 @@ static bool waits(const pp_groups_t *g, int32_t rank)
 
 int32_t pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most)
 {
-    const int32_t group = pp_ledger_first(groups, rank);
-    int32_t       count = 0;
+    int32_t count = 0;
     if (!waits(groups, rank))
         return 0;
     for (int32_t member = 0; member < groups->plan.ranks; member++)
-        if (member != rank && is_missing(groups, rank, group, member) && count++ < most)
+        if (member != rank && is_missing(groups, rank, member) && count++ < most)
             ranks[count - 1] = member;
     return count;
 }
@@ -454,8 +410,7 @@ uint64_t pp_groups_awaits(const pp_groups_t *groups, int32_t rank, uint64_t of)
     const int32_t ranks = groups->plan.ranks, first = (int32_t)(of % RANKS_MAX);
     for (int32_t i = 0; i < ranks; i++) {
         const int32_t waiter = (first + i) % ranks;
-        if (waiter != rank && waits(groups, waiter)
-            && is_missing(groups, waiter, pp_ledger_first(groups, waiter), rank))
+        if (waiter != rank && waits(groups, waiter) && is_missing(groups, waiter, rank))
             return pp_groups_rank(groups, waiter)->number * RANKS_MAX + (uint64_t)waiter;
     }
     return 0;

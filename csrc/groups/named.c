@@ -18,9 +18,12 @@
 
 #include <string.h>
 
+static bool is_given(const pp_groups_t *g) { return !g->has_table; }
+
+/* GIVEN: the set of ranks that a request names. */
 static uint64_t *named(const pp_groups_t *g, int32_t rank)
 {
-    return (uint64_t *)pp_groups_array(g, g->named) + g->words * (size_t)rank;
+    return (uint64_t *)pp_groups_own(g) + pp_mask_words(g->plan.ranks) * (size_t)rank;
 }
 
 static const int32_t *phase(const pp_groups_t *g, int32_t rank)
@@ -32,7 +35,7 @@ static const int32_t *phase(const pp_groups_t *g, int32_t rank)
 /* The member behind another one in the group that the rank's request names, the first behind the last. */
 static int32_t next_named(const pp_groups_t *g, int32_t rank, int32_t member)
 {
-    if (g->plan.generator == PP_GENERATOR_TABLE)
+    if (!is_given(g))
         return phase(g, rank)[member];
     do
         member = member + 1 < g->plan.ranks ? member + 1 : 0;
@@ -70,8 +73,8 @@ static member_t look_at(const pp_groups_t *g, int32_t rank, int32_t member)
 {
     const pp_groups_rank_t *r = pp_groups_rank(g, rank), *other = pp_groups_rank(g, member);
     bool                    same, passed = false;
-    if (g->plan.generator == PP_GENERATOR_GIVEN) {
-        same = memcmp(named(g, rank), named(g, member), g->words * sizeof(uint64_t)) == 0;
+    if (is_given(g)) {
+        same = memcmp(named(g, rank), named(g, member), pp_mask_words(g->plan.ranks) * sizeof(uint64_t)) == 0;
     } else {
         same = other->number == r->number;
         passed = other->number >= r->number;
@@ -114,22 +117,24 @@ static bool differs(const pp_groups_call_t *call, int32_t rank)
     return false;
 }
 
-bool pp_named_ask(const pp_groups_call_t *call, int32_t rank)
+static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
-    if (call->groups->plan.generator == PP_GENERATOR_GIVEN && differs(call, rank))
+    if (is_given(call->groups) && differs(call, rank))
         return true;
     return form_if_all_are_there(call, rank);
 }
 
-bool pp_named_leave(const pp_groups_call_t *call)
+/* Requests that waited for the rank may not any more. */
+static bool leave(const pp_groups_call_t *call, int32_t left)
 {
+    (void)left;
     for (int32_t rank = 0; rank < call->groups->plan.ranks; rank++)
         if (waits(call->groups, rank) && !form_if_all_are_there(call, rank))
             return false;
     return true;
 }
 
-bool pp_named_may_complete(const pp_groups_t *g, int32_t rank)
+static bool may_complete(pp_groups_t *g, int32_t rank)
 {
     for (int32_t member = next_named(g, rank, rank); member != rank; member = next_named(g, rank, member))
         if (look_at(g, rank, member) == COMES && !pp_groups_rank(g, member)->free)
@@ -137,16 +142,15 @@ bool pp_named_may_complete(const pp_groups_t *g, int32_t rank)
     return true;
 }
 
-bool pp_named_is_missing(const pp_groups_t *g, int32_t rank, int32_t member)
+static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t member)
 {
-    const bool named_too = g->plan.generator == PP_GENERATOR_GIVEN ? pp_mask_has(named(g, rank), member)
-                                                                   : is_in_circle(g, rank, member);
+    const bool named_too = is_given(g) ? pp_mask_has(named(g, rank), member) : is_in_circle(g, rank, member);
     return waits(g, rank) && named_too && look_at(g, rank, member) == COMES;
 }
 
 pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *members, int32_t count)
 {
-    if (groups->plan.generator != PP_GENERATOR_GIVEN)
+    if (!is_given(groups))
         return pp_fail(PP_ERR_ARGUMENT, "only with given groups a request names its group");
     if (rank < 0 || rank >= groups->plan.ranks)
         return pp_fail(PP_ERR_ARGUMENT, "rank %d is not in 0..%d", rank, groups->plan.ranks - 1);
@@ -162,14 +166,14 @@ pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *mem
         return pp_fail(PP_ERR_ARGUMENT, "the group of rank %d does not have it as a member", rank);
     if (pp_groups_rank(groups, rank)->asks)
         return pp_fail(PP_ERR_STATE, "rank %d has an outstanding request", rank);
-    memset(named(groups, rank), 0, groups->words * sizeof(uint64_t));
+    memset(named(groups, rank), 0, pp_mask_words(groups->plan.ranks) * sizeof(uint64_t));
     for (int32_t i = 0; i < count; i++)
         pp_mask_add(named(groups, rank), members[i]);
     pp_groups_rank(groups, rank)->given = true;
     return PP_OK;
 }
 
-/* ---- tables ---------------------------------------------------------------------------------------------------- */
+/* ---- the plan --------------------------------------------------------------------------------------------------- */
 
 /* The ranks of the circle of a rank in one phase; 0: it does not come back to the rank in ascending order. */
 static int32_t circle(const int32_t *next, int32_t ranks, int32_t rank)
@@ -185,7 +189,8 @@ static int32_t circle(const int32_t *next, int32_t ranks, int32_t rank)
     return at == rank && falls == 1 ? count : 0;
 }
 
-pp_status_t pp_named_check_table(const pp_groups_plan_t *plan, const int32_t *table)
+/* The phases are made of circles of ascending ranks. */
+static pp_status_t check(const pp_groups_plan_t *plan, const int32_t *table)
 {
     if (plan->phases < 1 || plan->phases > INT32_MAX / plan->ranks)
         return pp_fail(PP_ERR_ARGUMENT, "phases=%d is not in 1..%d", plan->phases, INT32_MAX / plan->ranks);
@@ -198,7 +203,8 @@ pp_status_t pp_named_check_table(const pp_groups_plan_t *plan, const int32_t *ta
     return PP_OK;
 }
 
-int32_t pp_named_largest(const pp_groups_plan_t *plan, const int32_t *table)
+/* The most ranks of a circle. */
+static int32_t largest(const pp_groups_plan_t *plan, const int32_t *table)
 {
     int32_t largest = 1;
     for (int32_t at = 0; at < plan->phases; at++)
@@ -208,3 +214,24 @@ int32_t pp_named_largest(const pp_groups_plan_t *plan, const int32_t *table)
         }
     return largest;
 }
+
+static int32_t all(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    (void)table;
+    return plan->ranks;
+}
+
+static size_t bytes_of_sets(const pp_groups_plan_t *plan)
+{
+    return (size_t)plan->ranks * pp_mask_words(plan->ranks) * sizeof(uint64_t);
+}
+
+const pp_generator_t pp_generator_table = {
+    .is_named = true, .has_table = true, .gives_way = PP_GIVES_WAY_LAST, .check = check,
+    .largest = largest, .ask = ask, .leave = leave, .may_complete = may_complete, .is_missing = is_missing,
+};
+
+const pp_generator_t pp_generator_given = {
+    .is_named = true, .is_given = true, .gives_way = PP_GIVES_WAY_NEVER, .largest = all,
+    .own_bytes = bytes_of_sets, .ask = ask, .leave = leave, .may_complete = may_complete, .is_missing = is_missing,
+};

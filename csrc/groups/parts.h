@@ -96,9 +96,9 @@ struct pp_groups {
     int32_t  nodes;
     int32_t  window;                 /* SMART, CONTROLLER: T; 0: no sync-graph */
     int32_t  largest;                /* members of a group at most */
-    size_t   words;                  /* GIVEN: of the set of ranks that a request names */
+    bool     has_table;
     size_t   ranks, groups, entries, history, members, iterations, weights, goals, order, by_node, node_ends, scratch,
-             table, named, kept_lists, kept_counts;      /* arrays */
+             table, own, kept_lists, kept_counts;        /* arrays */
 };
 
 /* One event: the machine and who hears its actions. */
@@ -121,6 +121,8 @@ static inline pp_groups_entry_t *pp_groups_entry(const pp_groups_t *g, int32_t e
 {
     return (pp_groups_entry_t *)pp_groups_array(g, g->entries) + entry;
 }
+/* The memory of the generator's own (pp_generator_t.own_bytes). */
+static inline void *pp_groups_own(const pp_groups_t *g) { return pp_groups_array(g, g->own); }
 static inline bool pp_groups_has(const pp_groups_t *g, int32_t plant) { return PP_SIM && g->plan.plant == plant; }
 
 /* ---- random numbers and sets (draw.c) ---------------------------------------------------------------- */
@@ -163,6 +165,8 @@ void    pp_ledger_review(const pp_groups_call_t *call, int32_t rank);
 void    pp_ledger_flush(const pp_groups_call_t *call);
 /* All members of the first group in the rank's buffer are ready for it, or free; also without a group. */
 bool    pp_ledger_may_complete(const pp_groups_t *g, int32_t rank);
+/* The other rank is a member of the first group in the rank's buffer, and keeps it from beginning. */
+bool    pp_ledger_is_missing(const pp_groups_t *g, int32_t rank, int32_t other);
 
 /* ---- numbers of lists of members (kept.c) ----------------------------------------------------------------- */
 
@@ -199,32 +203,57 @@ bool    pp_graph_is_frozen(pp_groups_t *g);
 int32_t pp_graph_root(const pp_groups_t *g, int32_t rank);
 /* How many ranks that have not left are in other components than the rank. */
 int32_t pp_graph_outside(const pp_groups_t *g, int32_t rank);
+/* The fewest groups that connect all ranks. */
+int32_t pp_graph_least_window(const pp_groups_plan_t *plan);
 
 /* ---- generators ------------------------------------------------------------------------------------------- */
 
-/* The rank has an outstanding request without a goal, has not left and runs no group: the generator finds it a goal, or
-   completes the request alone.  The controller may put it off.  False: there is no room for another group (a
-   defect). */
-bool pp_random_ask(const pp_groups_call_t *call, int32_t rank);
-bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank);
-bool pp_controller_ask(const pp_groups_call_t *call, int32_t rank);
-bool pp_named_ask(const pp_groups_call_t *call, int32_t rank);
+/* Whether ranks that wait for each other on several handles may give way on one with this generator
+   (pp_groups_untangle()). */
+typedef enum pp_gives_way { PP_GIVES_WAY, PP_GIVES_WAY_LAST, PP_GIVES_WAY_NEVER } pp_gives_way_t;
 
-/* PP_ERR_ARGUMENT: the phases are not made of circles of ascending ranks. */
-pp_status_t pp_named_check_table(const pp_groups_plan_t *plan, const int32_t *table);
-/* The most ranks of a circle. */
-int32_t     pp_named_largest(const pp_groups_plan_t *plan, const int32_t *table);
-/* A rank has left: requests that waited for it may not any more. */
-bool        pp_named_leave(const pp_groups_call_t *call);
-/* All ranks that the request waits for are free. */
-bool        pp_named_may_complete(const pp_groups_t *g, int32_t rank);
-/* Whether the rank's request waits for this member. */
-bool        pp_named_is_missing(const pp_groups_t *g, int32_t rank, int32_t member);
+/* A generator: one file, and one line in the table below.  Where a function is NULL, what its comment calls usual
+   holds. */
+typedef struct pp_generator {
+    bool           is_named;         /* requests name their groups: plan.size is not looked at, and a request waits for
+                                        its members, as a collective call of MPI does */
+    bool           is_given;         /* ... by pp_groups_give() */
+    bool           has_table;        /* ... in a table of plan.phases phases: known before anyone asks */
+    pp_gives_way_t gives_way;
 
-/* The queue is empty. */
-void pp_controller_open(pp_groups_t *g);
-bool pp_controller_leave(const pp_groups_call_t *call, int32_t rank);
-/* The queue gets long enough for a group if the free ranks ask. */
-bool pp_controller_may_complete(pp_groups_t *g, int32_t rank);
+    /* PP_ERR_ARGUMENT: a wrong value.  What all generators have is right.  Usual: all is well. */
+    pp_status_t (*check)(const pp_groups_plan_t *plan, const int32_t *table);
+    /* The most members of a group.  Usual: plan.size. */
+    int32_t (*largest)(const pp_groups_plan_t *plan, const int32_t *table);
+    /* The groups that the sync-graph looks back.  Usual: 0, it has none. */
+    int32_t (*window)(const pp_groups_plan_t *plan);
+    /* The bytes of memory of its own, pp_groups_own(), which is zero at first.  Usual: 0. */
+    size_t (*own_bytes)(const pp_groups_plan_t *plan);
+    /* It knows no groups and no requests: a machine is opened, or all ranks have flushed. */
+    void (*open)(pp_groups_t *g);
+    /* The rank has an outstanding request without a goal, has not left and runs no group: the generator finds it a
+       goal, completes the request alone, or puts it off.  False: there is no room for another group (a defect). */
+    bool (*ask)(const pp_groups_call_t *call, int32_t rank);
+    /* A rank has left: what this means for requests of others that were put off.  False: as for `ask`. */
+    bool (*leave)(const pp_groups_call_t *call, int32_t rank);
+    /* The rank's request would be complete once all free ranks have asked.  Usual: pp_ledger_may_complete(). */
+    bool (*may_complete)(pp_groups_t *g, int32_t rank);
+    /* The rank's request waits for the other rank.  Usual: pp_ledger_is_missing(). */
+    bool (*is_missing)(const pp_groups_t *g, int32_t rank, int32_t other);
+} pp_generator_t;
+
+/* The table of generators.  Each is a pp_generator_NAME in its file, and has the number of its place. */
+#define PP_GENERATORS(line) \
+    line(random)            \
+    line(smart)             \
+    line(controller)        \
+    line(table)             \
+    line(given)
+
+#define PP_GENERATOR_DECLARED(name) extern const pp_generator_t pp_generator_##name;
+PP_GENERATORS(PP_GENERATOR_DECLARED)
+
+/* The generator of a plan that is right. */
+const pp_generator_t *pp_generator_of(const pp_groups_plan_t *plan);
 
 #endif

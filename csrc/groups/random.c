@@ -1,7 +1,7 @@
 /* random.c - groups at random (Ripples, section 4.1; `reuse`: section 5.1).  See parts.h. */
 #include "parts.h"
 
-bool pp_random_ask(const pp_groups_call_t *call, int32_t rank)
+static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
     pp_groups_t *g = call->groups;
     int32_t      group = g->plan.reuse ? pp_ledger_first(g, rank) : PP_NOBODY;
@@ -14,3 +14,5 @@ bool pp_random_ask(const pp_groups_call_t *call, int32_t rank)
         pp_ledger_set_goal(g, rank, group);
     return group != PP_NOBODY;
 }
+
+const pp_generator_t pp_generator_random = {.ask = ask};

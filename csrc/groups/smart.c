@@ -22,6 +22,34 @@
  */
 #include "parts.h"
 
+/* ---- the plan ------------------------------------------------------------------------------------------------- */
+
+/* A mean computation is at most 2^53 ns (pace.c), so this many hundredths of it fit into 64 bits. */
+enum { FORESIGHT_MOST = 100000 };
+
+static pp_status_t check(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    (void)table;
+    if (plan->c_thres < 1)
+        return pp_fail(PP_ERR_ARGUMENT, "c_thres=%d is not at least 1", plan->c_thres);
+    if (plan->foresight < 0 || plan->foresight > FORESIGHT_MOST)
+        return pp_fail(PP_ERR_ARGUMENT, "foresight=%d is not in 0..%d", plan->foresight, FORESIGHT_MOST);
+    return PP_OK;
+}
+
+/* A last group of one joins its neighbour; a node may have all ranks. */
+static int32_t largest(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    (void)table;
+    return plan->inter_intra || plan->size == plan->ranks ? plan->ranks : plan->size + 1;
+}
+
+/* As many groups as the controller's.  With inter_intra each rank has two in a division, which takes twice as many. */
+static int32_t window(const pp_groups_plan_t *plan)
+{
+    return (plan->inter_intra ? 8 : 4) * pp_graph_least_window(plan);
+}
+
 /* ---- the filter ------------------------------------------------------------------------------------------------ */
 
 /* So many hundredths of a mean computation. */
@@ -209,7 +237,7 @@ static bool join_random(const pp_groups_call_t *call, int32_t rank)
     return true;
 }
 
-bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank)
+static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
     pp_groups_t *g = call->groups;
     if (pp_ledger_first(g, rank) == PP_NOBODY) {
@@ -233,3 +261,5 @@ bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank)
     pp_ledger_go_alone(call, rank);
     return true;
 }
+
+const pp_generator_t pp_generator_smart = {.check = check, .largest = largest, .window = window, .ask = ask};

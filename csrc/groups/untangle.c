@@ -104,12 +104,8 @@ static bool goes_on(const tangle_t *t, int32_t rank)
 
 static bool may_complete(pp_groups_t *g, int32_t rank)
 {
-    switch (g->plan.generator) {
-    case PP_GENERATOR_RANDOM:
-    case PP_GENERATOR_SMART:      return pp_ledger_may_complete(g, rank);
-    case PP_GENERATOR_CONTROLLER: return pp_controller_may_complete(g, rank);
-    default:                      return pp_named_may_complete(g, rank);
-    }
+    const pp_generator_t *generator = pp_generator_of(&g->plan);
+    return generator->may_complete ? generator->may_complete(g, rank) : pp_ledger_may_complete(g, rank);
 }
 
 /* Marks the ranks that are free; returns how many are not. */
@@ -141,21 +137,20 @@ static bool is_waited_on(const tangle_t *t, int32_t machine)
     return false;
 }
 
-static bool may_give_way(const tangle_t *t, int32_t machine, int32_t rank, bool tables)
+static bool may_give_way(const tangle_t *t, int32_t machine, int32_t rank, pp_gives_way_t how)
 {
     const pp_groups_rank_t *r = rank_at(t, machine, rank);
-    const int32_t           generator = t->machines[machine]->plan.generator;
-    return !is_free(t, rank) && !r->asks && !r->left && generator != PP_GENERATOR_GIVEN
-           && (generator == PP_GENERATOR_TABLE) == tables && is_waited_on(t, machine);
+    return !is_free(t, rank) && !r->asks && !r->left
+           && pp_generator_of(&t->machines[machine]->plan)->gives_way == how && is_waited_on(t, machine);
 }
 
 /* Lets tangled ranks give way until none is tangled; returns how many are. */
 static int32_t give_way(const tangle_t *t, const pp_groups_hearer_t *hearers, uint64_t now_ns, int32_t tangled,
-                        bool tables, pp_status_t *status)
+                        pp_gives_way_t how, pp_status_t *status)
 {
     for (int32_t rank = 0; rank < ranks_of(t); rank++)
         for (int32_t m = 0; m < t->count && tangled; m++)
-            if (may_give_way(t, m, rank, tables)) {
+            if (may_give_way(t, m, rank, how)) {
                 pp_status_t left = pp_groups_event(t->machines[m], PP_GROUPS_LEAVE, rank, PP_GROUPS_IN_CALL, now_ns,
                                                    &hearers[m]);
                 *status = left < 0 ? left : *status;
@@ -173,8 +168,8 @@ pp_status_t pp_groups_untangle(pp_groups_t *const *machines, const pp_groups_hea
     int32_t        tangled = may_be_apart(&t) && are_apart(&t) ? look(&t) : 0;
     if (!tangled)
         return PP_OK;
-    tangled = give_way(&t, hearers, now_ns, tangled, false, &status);
-    give_way(&t, hearers, now_ns, tangled, true, &status);
+    tangled = give_way(&t, hearers, now_ns, tangled, PP_GIVES_WAY, &status);
+    give_way(&t, hearers, now_ns, tangled, PP_GIVES_WAY_LAST, &status);
     for (int32_t m = 0; m < count; m++)
         for (int32_t rank = 0; rank < ranks_of(&t); rank++) {
             pp_groups_rank_t *r = rank_at(&t, m, rank);

@@ -431,15 +431,14 @@ pp_status_t pp_handle_free_begin(pp_handle_t *coll, uint64_t *discarded);
 
 /* ---- groups: which ranks average with each other ----------------------------------------------- */
 
-/* Which group a rank that asks for one gets (docs/groups.md). */
-typedef enum pp_generator {
-    PP_GENERATOR_RANDOM,       /* Ripples 4.1: the rank that asks, and others at random */
-    PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
-    PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
-    PP_GENERATOR_TABLE,        /* a table of phases; request k since the last flush, from 0, is phase k mod `phases` */
-    PP_GENERATOR_GIVEN,        /* each request names its group, which begins when all members ask for the same one */
-    PP_GENERATOR_COUNT
-} pp_generator_t;
+/* Which group a rank that asks for one gets is decided by a generator (docs/groups.md); they are numbered from 0.
+   random      Ripples 4.1: the rank that asks, and others at random
+   smart       Ripples 5: group buffers, global division, slow ranks filtered
+   controller  Partial Reduce: ranks in the order in which they ask
+   table       a table of phases; request k since the last flush, from 0, is phase k mod `phases`
+   given       each request names its group, which begins when all members ask for the same one */
+int32_t     pp_generator_number(const char *name);     /* -1: there is none of this name */
+const char *pp_generator_name(int32_t generator);      /* NULL: there is none of this number */
 
 typedef enum pp_weights {
     PP_WEIGHTS_CONSTANT,       /* equal shares */
@@ -458,7 +457,7 @@ typedef enum pp_backend {
 } pp_backend_t;
 
 typedef struct pp_groups_plan {
-    int32_t  generator;        /* pp_generator_t */
+    int32_t  generator;        /* pp_generator_number() */
     int32_t  ranks;
     int32_t  size;             /* RANDOM, SMART, CONTROLLER: ranks of a group, 2..ranks; ignored by the others */
     uint64_t seed;

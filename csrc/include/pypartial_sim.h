@@ -257,7 +257,7 @@ typedef enum pp_groups_plant {
 
 typedef struct pp_sim_groups pp_sim_groups_t;
 
-/* Opens a generator.  `table`: for PP_GENERATOR_TABLE (pp_preduce_config_t.table); NULL for the others.  `node_of` has
+/* Opens a generator.  `table`: for "table" (pp_preduce_config_t.table); NULL for the others.  `node_of` has
    the node of each rank, numbered from 0; NULL: one node.  PP_ERR_ARGUMENT: a wrong value. */
 pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *table, const int32_t *node_of,
                                pp_sim_groups_t **groups);
@@ -265,7 +265,7 @@ pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *tabl
    permit this event; nothing has changed. */
 pp_status_t pp_sim_groups_event(pp_sim_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                                 int32_t *actions);
-/* PP_GENERATOR_GIVEN, before a start: the group that the rank's next request is for. */
+/* "given", before a start: the group that the rank's next request is for. */
 pp_status_t pp_sim_groups_give(pp_sim_groups_t *groups, int32_t rank, const int32_t *members, int32_t count);
 /* Whether the rank has an outstanding request. */
 int32_t     pp_sim_groups_asks(const pp_sim_groups_t *groups, int32_t rank);

@@ -37,13 +37,6 @@ REASONS = {
     "frees": lib.PP_GROUPS_FREES,
     "out": lib.PP_GROUPS_OUT,
 }
-_KINDS = {
-    "random": lib.PP_GENERATOR_RANDOM,
-    "smart": lib.PP_GENERATOR_SMART,
-    "controller": lib.PP_GENERATOR_CONTROLLER,
-    "table": lib.PP_GENERATOR_TABLE,
-    "given": lib.PP_GENERATOR_GIVEN,
-}
 
 
 class Begin(NamedTuple):
@@ -215,7 +208,8 @@ class Machine:
 def describe_plan(plan: Plan, into: CData) -> None:
     """Fill in the generator of the core's ``pp_groups_plan_t``."""
     for name, value in dataclasses.asdict(plan).items():
-        setattr(into, name, _KINDS[value] if name == "generator" else int(value))
+        number = lib.pp_generator_number(value.encode()) if name == "generator" else int(value)
+        setattr(into, name, number)
 
 
 def _action(told: CData) -> Action:

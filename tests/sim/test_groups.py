@@ -387,7 +387,7 @@ def test_events_that_are_not_allowed(
         (Plan("smart", 2, foresight=-1), 4, {}, "foresight=-1"),
         (Plan("smart", 2, foresight=100_001), 4, {}, r"foresight=100001 is not in 0\.\.100000"),
         (Plan("controller", 2, history=-1), 4, {}, "history=-1"),
-        (Plan("controller", 3, history=3), 8, {}, "history=3 is less than 4"),
+        (Plan("controller", 3, history=3), 8, {}, "history=3 is neither 0 nor at least 4"),
         (Plan("random", 2), 4, {"alpha": 1.0}, "alpha=1"),
         (Plan("random", 2), 4, {"alpha": float("nan")}, "alpha=nan"),
         (Plan("random", 2), 2, {"node_of": [0, 2]}, "node 2 of rank 1"),

@@ -232,6 +232,9 @@ def ffi() -> Any:
     return ffi
 
 
+GENERATORS = [b"table", b"given", b"random", b"smart", b"controller"]
+
+
 class Core:
     """What its waits answer is set by the test: PENDING, an error, or the fields of a group."""
 
@@ -250,6 +253,9 @@ class Core:
 
     def pp_handle_id(self, handle: Any) -> int:
         return 2
+
+    def pp_generator_number(self, name: bytes) -> int:
+        return GENERATORS.index(name)
 
     def pp_error_text(self) -> Any:
         return self._ffi.new("char[]", b"what the core says")
@@ -543,23 +549,23 @@ def plan_of(core: Core, groups: Generator, **options: Any) -> tuple[Any, Any]:
 def test_the_plans_of_generators(core: Core) -> None:
     config, _keep = plan_of(core, pp.groups.Random(3, reuse=True), cache=5, alpha=0.25)
     plan = config.plan
-    assert plan.generator == core.PP_GENERATOR_RANDOM
+    assert plan.generator == core.pp_generator_number(b"random")
     assert (plan.size, plan.reuse, plan.cache, plan.alpha) == (3, 1, 5, 0.25)
     smart = pp.groups.Smart(2, division=False, inter_intra=True, c_thres=7, foresight=30)
     plan = plan_of(core, smart)[0].plan
-    assert plan.generator == core.PP_GENERATOR_SMART
+    assert plan.generator == core.pp_generator_number(b"smart")
     assert (plan.division, plan.inter_intra, plan.c_thres, plan.foresight) == (0, 1, 7, 30)
     assert plan.unfreeze == 1
     plan = plan_of(core, pp.groups.Smart(2, unfreeze=False))[0].plan
     assert plan.unfreeze == 0
     plan = plan_of(core, pp.groups.Controller(2))[0].plan
-    assert plan.generator == core.PP_GENERATOR_CONTROLLER
+    assert plan.generator == core.pp_generator_number(b"controller")
     assert (plan.history, plan.unfreeze) == (0, 1)
     plan = plan_of(core, pp.groups.Controller(2, history=9, unfreeze=False))[0].plan
     assert (plan.history, plan.unfreeze) == (9, 0)
     alone = read(pp.groups.Controller(4), np.zeros(4)).config(native_of(core), core._ffi.NULL, 1)
     assert alone[0].plan.size == 1
-    assert plan_of(core, pp.groups.Given())[0].plan.generator == core.PP_GENERATOR_GIVEN
+    assert plan_of(core, pp.groups.Given())[0].plan.generator == core.pp_generator_number(b"given")
 
 
 def test_the_configuration(core: Core) -> None:
@@ -591,12 +597,12 @@ def test_the_weights_of_a_plan(core: Core, weights: str, missing: str, constant:
 
 def test_the_tables_of_a_plan(core: Core) -> None:
     config, _keep = plan_of(core, pp.groups.Table([[[0, 3, 5]], [[1, 2]]]))
-    assert config.plan.generator == core.PP_GENERATOR_TABLE and config.plan.phases == 2
+    assert config.plan.generator == core.pp_generator_number(b"table") and config.plan.phases == 2
     assert core._ffi.unpack(config.table, 12) == [3, 1, 2, 5, 4, 0, 0, 2, 1, 3, 4, 5]
     core.nodes = [0, 0, 0, 1, 1, 1]
     config, _keep = plan_of(core, pp.groups.Static())
     assert core.said == [(2, 3)]
-    assert config.plan.generator == core.PP_GENERATOR_TABLE and config.plan.phases == 4
+    assert config.plan.generator == core.pp_generator_number(b"table") and config.plan.phases == 4
     assert config.table[23] == 5
     core.nodes = [0, 1, 0, 1, 0, 1]
     with pytest.raises(pp.ArgumentError, match="pass nodes= and per_node="):

@@ -393,7 +393,7 @@ static const pp_grouping_t ops = {
 bool pp_table_groups_serve(const pp_preduce_t *preduce)
 {
     const pp_preduce_config_t *config = &preduce->config;
-    return config->plan.generator == PP_GENERATOR_TABLE && config->plan.weights == PP_WEIGHTS_CONSTANT
+    return pp_groups_have_table(&config->plan) && config->plan.weights == PP_WEIGHTS_CONSTANT
         && config->backend != PP_BACKEND_COMM && preduce->handle.engine->size <= PP_CONTRIBUTORS_MAX;
 }
 

@@ -518,7 +518,7 @@ static void leave_group_behind(pp_ctx_t *ctx)
     pp_piece_t          piece = {NULL, group_vector, 8};
     pp_preduce_config_t config = {
         .pieces = &piece, .piece_count = 1, .type = PP_FLOAT64,
-        .plan = {.generator = PP_GENERATOR_RANDOM, .ranks = ranks, .size = 2, .seed = seed}};
+        .plan = {.generator = pp_generator_number("random"), .ranks = ranks, .size = 2, .seed = seed}};
     MUST(pp_preduce_init_begin(ctx, &config, NULL, &group));
     finish_call(ctx, "the creation of a handle");
 }
