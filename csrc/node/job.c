@@ -9,6 +9,27 @@ static uint64_t tickets_of(uint64_t number, uint32_t first, uint32_t end)
 static uint32_t first_of(uint64_t tickets) { return (tickets >> 16) & 0xffff; }
 static uint32_t end_of(uint64_t tickets) { return tickets & 0xffff; }
 
+enum {
+    CHUNK_BYTES = 65536,
+    CHUNK_BYTES_MIN = 8192,          /* smaller ones take longer to hand out than to move */
+    CHUNKS_A_RANK = 2,               /* at least, unless the chunks become too small */
+    UNIT = 64                        /* elements of which a chunk has a multiple: it begins with a cache line */
+};
+
+pp_cut_t pp_job_cut(const pp_node_t *node, size_t bytes, size_t element_bytes, int32_t ranks)
+{
+    const bool   simulated = !node->memory;
+    const size_t least = simulated ? 1 : CHUNK_BYTES_MIN, most = CHUNK_BYTES / node->magnify;
+    const size_t unit = simulated ? 1 : UNIT;
+    size_t       wanted = bytes / ((size_t)ranks * CHUNKS_A_RANK);
+    wanted = wanted > most ? most : wanted < least ? least : wanted;
+    if (bytes / PP_CHUNKS_MAX >= most)       /* so that tickets can count them */
+        wanted = bytes / (PP_CHUNKS_MAX / 2);
+    const size_t units = (wanted / element_bytes + unit - 1) / unit;
+    const size_t chunk_bytes = (units ? units : 1) * unit * element_bytes;
+    return (pp_cut_t){.chunk_bytes = chunk_bytes, .chunks = (uint32_t)((bytes + chunk_bytes - 1) / chunk_bytes)};
+}
+
 void pp_job_begin_plan(const pp_job_t *job)
 {
     /* All readers of the last plan have finished their chunks.  The turn says so, too, but by way of the publisher's

@@ -19,6 +19,13 @@ typedef struct pp_job {
     _Alignas(64) _Atomic uint32_t unfinished;      /* chunks */
 } pp_job_t;
 
+/* How a vector is cut into chunks. */
+typedef struct pp_cut {
+    size_t   chunk_bytes;            /* of all but the last */
+    uint32_t chunks;
+} pp_cut_t;
+/* Cuts a vector for as many ranks. */
+pp_cut_t pp_job_cut(const pp_node_t *node, size_t bytes, size_t element_bytes, int32_t ranks);
 /* Called before a new plan is written where the last one was. */
 void pp_job_begin_plan(const pp_job_t *job);
 /* Hands out the chunks of a plan that is written. */

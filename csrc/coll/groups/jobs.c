@@ -4,13 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    WHOLE_BYTES = 16384,             /* all vectors of a group together: up to this its job is done under the lock */
-    CHUNK_BYTES = 65536,
-    CHUNK_BYTES_MIN = 8192,
-    CHUNKS_A_MEMBER = 2,             /* at least, unless the chunks become too small */
-    LINE = 64                        /* elements of which a chunk has a multiple */
-};
+enum { WHOLE_BYTES = 16384 };         /* all vectors of a group together: up to this its job is done under the lock */
 
 static bool is_simulated(const shared_t *shared) { return !shared->node->memory; }
 
@@ -23,19 +17,14 @@ static bool is_small(const pp_preduce_t *preduce, const struct pp_job_plan *plan
     return plan->count == 1 || (size_t)plan->count * preduce->vector_bytes <= whole;
 }
 
+/* Simulated ranks hand out each element by itself. */
 static void cut(const pp_preduce_t *preduce, struct pp_job_plan *plan)
 {
-    const size_t bytes = preduce->vector_bytes, element = preduce->kernels.element_bytes;
-    const size_t least = is_simulated(preduce->shared) ? 1 : CHUNK_BYTES_MIN;
-    size_t       chunk = bytes / ((size_t)plan->count * CHUNKS_A_MEMBER);
-    chunk = chunk > CHUNK_BYTES ? CHUNK_BYTES : chunk < least ? least : chunk;
-    while (bytes / chunk >= PP_CHUNKS_MAX)
-        chunk *= 2;
-    chunk = (chunk + element * LINE - 1) / (element * LINE) * (element * LINE);
-    if (is_simulated(preduce->shared))
-        chunk = element;
-    plan->chunk_bytes = chunk;
-    plan->chunks = (uint32_t)((bytes + chunk - 1) / chunk);
+    const shared_t *shared = preduce->shared;
+    const pp_cut_t  cut = pp_job_cut(shared->node, preduce->vector_bytes, preduce->kernels.element_bytes,
+                                     is_simulated(shared) ? INT32_MAX : plan->count);
+    plan->chunk_bytes = cut.chunk_bytes;
+    plan->chunks = cut.chunks;
 }
 
 /* `lowest`: of the members. */

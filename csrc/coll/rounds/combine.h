@@ -66,8 +66,7 @@ struct pp_combine {
     uint32_t   cause;
     bool       folds;                /* this rank has the vectors of the round that it has claimed folded */
     int32_t    workers;              /* threads of this rank that move data of its rounds, without the lock */
-    uint64_t   chunk_bytes;          /* the size of the chunks of a large round */
-    uint32_t   chunks;
+    pp_cut_t   cut;                  /* the chunks of a large round */
     /* The chunks of one round's result that this rank has put into its receive buffers while it moved them.  Only a
        thread inside Wait does so. */
     bool      *landed;
@@ -203,8 +202,6 @@ bool     pp_gather_fold_over(pp_allreduce_t *coll);
 void     pp_gather_ask_for_room(pp_allreduce_t *coll, uint64_t round);
 /* Wakes callers that sleep in a wait for the round: it is complete, or they can help with it. */
 void     pp_gather_wake_waiters(pp_allreduce_t *coll, uint64_t round);
-/* Computes the chunks into which a vector is cut, once. */
-void     pp_gather_cut(pp_allreduce_t *coll);
 
 /* ---- a contribution, from its Start on (contribute.c) ------------------------------------------------------ */
 

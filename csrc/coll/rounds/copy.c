@@ -22,11 +22,11 @@ static void copy_elements(const pp_allreduce_t *coll, const pp_outcome_t *outcom
 static void copy_rest(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
     const pp_combine_t *combine = coll->on_board;
-    size_t each = combine->chunk_bytes / coll->series.kernels.element_bytes;
-    for (uint32_t chunk = 0, next; chunk < combine->chunks; chunk = next) {
-        for (next = chunk + 1; next < combine->chunks && combine->landed[next] == combine->landed[chunk];)
+    size_t each = combine->cut.chunk_bytes / coll->series.kernels.element_bytes;
+    for (uint32_t chunk = 0, next; chunk < combine->cut.chunks; chunk = next) {
+        for (next = chunk + 1; next < combine->cut.chunks && combine->landed[next] == combine->landed[chunk];)
             next++;
-        size_t end = next == combine->chunks ? coll->count : next * each;
+        size_t end = next == combine->cut.chunks ? coll->count : next * each;
         if (!combine->landed[chunk])
             copy_elements(coll, outcome, chunk * each, end - chunk * each);
     }
@@ -156,7 +156,7 @@ void pp_copy_end_landing(pp_allreduce_t *coll)
     pp_combine_t *combine = coll->on_board;
     if (combine->landed_count == 0)
         return;
-    memset(combine->landed, 0, combine->chunks * sizeof *combine->landed);
+    memset(combine->landed, 0, combine->cut.chunks * sizeof *combine->landed);
     combine->landed_count = 0;
     coll->handle.engine->coverage.landings += combine->landed_given;
     combine->landed_given = false;

@@ -3,10 +3,7 @@
 
 enum {
     WHOLE_BYTES = 16384,             /* the claimer moves vectors up to this size at once */
-    RECRUIT_BYTES = 1 << 20,
-    CHUNK_BYTES = 65536,
-    CHUNK_BYTES_MIN = 8192,
-    CHUNKS_A_RANK = 2                /* at least, unless the chunks become too small */
+    RECRUIT_BYTES = 1 << 20
 };
 
 size_t pp_combine_whole_bytes(const pp_allreduce_t *coll) { return pp_combine_is_simulated(coll) ? 16 : WHOLE_BYTES; }
@@ -64,34 +61,6 @@ static void clear_header(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
     pp_rounds_mask_clear(coll, entry->left);
     pp_rounds_mask_clear(coll, entry->direct);
     pp_rounds_mask_copy(coll, entry->triggers, coll->on_board->triggers);
-}
-
-/* Several chunks a rank, unless they become so small that handing them out takes longer than moving them. */
-static size_t wanted_chunk_bytes(const pp_allreduce_t *coll)
-{
-    const pp_board_t *board = &coll->on_board->board;
-    size_t least = pp_combine_is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
-    size_t most = CHUNK_BYTES / pp_node_of(coll)->magnify;
-    size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
-    /* A very large vector is cut into larger chunks, so that tickets can count them. */
-    if (board->vector_bytes / PP_CHUNKS_MAX >= most)
-        return board->vector_bytes / (PP_CHUNKS_MAX / 2);
-    if (bytes > most)
-        bytes = most;
-    return bytes < least ? least : bytes;
-}
-
-void pp_gather_cut(pp_allreduce_t *coll)
-{
-    pp_combine_t *combine = coll->on_board;
-    size_t vector_bytes = combine->board.vector_bytes;
-    /* The elements of a chunk are a multiple of this, so that a chunk of any type begins with a cache line. */
-    size_t multiple = pp_combine_is_simulated(coll) ? 1 : 64;
-    size_t unit_bytes = multiple * coll->series.kernels.element_bytes;
-    size_t elements = wanted_chunk_bytes(coll) / coll->series.kernels.element_bytes;
-    size_t units = (elements + multiple - 1) / multiple;
-    combine->chunk_bytes = (units ? units : 1) * unit_bytes;
-    combine->chunks = (uint32_t)((vector_bytes + combine->chunk_bytes - 1) / combine->chunk_bytes);
 }
 
 void pp_gather_wake_waiters(pp_allreduce_t *coll, uint64_t round)
@@ -202,8 +171,8 @@ bool pp_gather_move(pp_allreduce_t *coll, uint64_t round)
         pp_move(board, &coll->series.kernels, NULL, 0, coll->count);
         return true;
     }
-    board->plan->chunk_bytes = coll->on_board->chunk_bytes;
-    board->plan->chunks = coll->on_board->chunks;
+    board->plan->chunk_bytes = coll->on_board->cut.chunk_bytes;
+    board->plan->chunks = coll->on_board->cut.chunks;
     pp_board_hand_out(board, round);
     /* This rank may go on to something else; then the ranks that wait do the work. */
     pp_gather_wake_waiters(coll, round);

@@ -221,9 +221,10 @@ pp_status_t pp_on_board_open(pp_allreduce_t *coll, const pp_way_t *way, uint64_t
     if (!combine->order)
         return pp_fail(PP_ERR_MEMORY, "no memory for the order of draws of a handle");
     combine->order_round = UINT64_MAX;
-    pp_gather_cut(coll);
+    combine->cut = pp_job_cut(engine->node, combine->board.vector_bytes, coll->series.kernels.element_bytes,
+                              combine->board.ranks);
     if (combine->board.vector_bytes > pp_combine_whole_bytes(coll)) {
-        combine->landed = calloc(combine->chunks, sizeof *combine->landed);
+        combine->landed = calloc(combine->cut.chunks, sizeof *combine->landed);
         if (!combine->landed)
             return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     }
