@@ -87,7 +87,7 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_
     const size_t ranks = (size_t)plan->ranks, cache = (size_t)plan->cache;
     size_t       at = 0;
     g->largest = pp_groups_largest(plan, table);
-    g->has_table = pp_generator_of(plan)->has_table;
+    g->is_given = pp_generator_of(plan)->is_given;
     place(&at, 1, sizeof(pp_groups_t));
     at = (at + LINE - 1) / LINE * LINE;
     g->ranks = place(&at, ranks, sizeof(pp_groups_rank_t));

@@ -18,7 +18,6 @@
 
 #include <string.h>
 
-static bool is_given(const pp_groups_t *g) { return !g->has_table; }
 
 /* GIVEN: the set of ranks that a request names. */
 static uint64_t *named(const pp_groups_t *g, int32_t rank)
@@ -35,7 +34,7 @@ static const int32_t *phase(const pp_groups_t *g, int32_t rank)
 /* The member behind another one in the group that the rank's request names, the first behind the last. */
 static int32_t next_named(const pp_groups_t *g, int32_t rank, int32_t member)
 {
-    if (!is_given(g))
+    if (!g->is_given)
         return phase(g, rank)[member];
     do
         member = member + 1 < g->plan.ranks ? member + 1 : 0;
@@ -73,7 +72,7 @@ static member_t look_at(const pp_groups_t *g, int32_t rank, int32_t member)
 {
     const pp_groups_rank_t *r = pp_groups_rank(g, rank), *other = pp_groups_rank(g, member);
     bool                    same, passed = false;
-    if (is_given(g)) {
+    if (g->is_given) {
         same = memcmp(named(g, rank), named(g, member), pp_mask_words(g->plan.ranks) * sizeof(uint64_t)) == 0;
     } else {
         same = other->number == r->number;
@@ -119,7 +118,7 @@ static bool differs(const pp_groups_call_t *call, int32_t rank)
 
 static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
-    if (is_given(call->groups) && differs(call, rank))
+    if (call->groups->is_given && differs(call, rank))
         return true;
     return form_if_all_are_there(call, rank);
 }
@@ -144,13 +143,13 @@ static bool may_complete(pp_groups_t *g, int32_t rank)
 
 static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t member)
 {
-    const bool named_too = is_given(g) ? pp_mask_has(named(g, rank), member) : is_in_circle(g, rank, member);
+    const bool named_too = g->is_given ? pp_mask_has(named(g, rank), member) : is_in_circle(g, rank, member);
     return waits(g, rank) && named_too && look_at(g, rank, member) == COMES;
 }
 
 pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *members, int32_t count)
 {
-    if (!is_given(groups))
+    if (!groups->is_given)
         return pp_fail(PP_ERR_ARGUMENT, "only with given groups a request names its group");
     if (rank < 0 || rank >= groups->plan.ranks)
         return pp_fail(PP_ERR_ARGUMENT, "rank %d is not in 0..%d", rank, groups->plan.ranks - 1);

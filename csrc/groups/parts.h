@@ -96,7 +96,7 @@ struct pp_groups {
     int32_t  nodes;
     int32_t  window;                 /* SMART, CONTROLLER: T; 0: no sync-graph */
     int32_t  largest;                /* members of a group at most */
-    bool     has_table;
+    bool     is_given;               /* its generator is */
     size_t   ranks, groups, entries, history, members, iterations, weights, goals, order, by_node, node_ends, scratch,
              table, own, kept_lists, kept_counts;        /* arrays */
 };
