@@ -73,6 +73,7 @@ struct pp_preduce {
     const pp_grouping_t *ops;
     union {                          /* what `ops` keeps */
         struct pp_shared_groups *shared;
+        struct pp_carried       *carried;      /* posted or tables */
         struct pp_posted_groups *posted;
         struct pp_table_groups  *tables;
     };

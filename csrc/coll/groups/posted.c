@@ -8,22 +8,17 @@
  *
  * With PP_BACKEND_COMM the notice goes to the application, which averages the group itself.
  */
-#include "../../algo/algo.h"
-#include "../../exec/instances.h"
-#include "../preduce.h"
+#include "carried.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEMPLATES_MAX = 64 };
 /* Beside the events and actions of the machine: a rank waits long, and rank 0 tells those that it waits for; and a rank
    asks, and rank 0 answers, whether a request still waits for it.  `round` is the request. */
 enum { AWAITS = -1, CONFIRMS = -2 };
 
 struct pp_posted_groups {
-    pp_instances_t instances;
-    pp_pool_t      vectors;
-    pp_buffer_t   *vector;           /* this rank's; NULL: it has none yet, or the running instance has it */
+    pp_carried_t   carried;
     pp_buffer_t   *initial;
     pp_groups_t   *machine;          /* rank 0's */
     pp_stored_t   *kept;             /* events and notices that rank 0 sends to itself */
@@ -32,9 +27,7 @@ struct pp_posted_groups {
         double   initial;
         int32_t  count, position;
         bool     active, flush, goal;
-        int32_t *members;
-        double  *weights;
-    } group;                         /* that this rank runs */
+    } group;                         /* that this rank runs; `carried` has its members and weights */
     unsigned char *out;              /* the message that is being composed */
 };
 
@@ -68,16 +61,6 @@ static void tell_rank_0(pp_preduce_t *preduce, int32_t what, uint64_t number, co
 
 /* ---- rank 0 ---------------------------------------------------------------------------------------------------- */
 
-static int32_t choose(const pp_preduce_t *preduce, int32_t members)
-{
-    const pp_team_t *team = preduce->handle.team;
-    pp_choice_t      choice = {.algorithm = PP_ALGORITHM_FIRST};
-    if (pp_choose(team->tuned, team->tuned_count, preduce->count, preduce->kernels.element_bytes, members, team->link,
-                  &choice) < 0)
-        return PP_ALGORITHM_FIRST;
-    return choice.algorithm;
-}
-
 static void post_to_all(pp_preduce_t *preduce, const pp_groups_action_t *action)
 {
     for (int32_t rank = 0; rank < preduce->handle.engine->size; rank++) {
@@ -109,13 +92,19 @@ static void post_flush_to_others(pp_preduce_t *preduce, const pp_groups_action_t
     }
 }
 
+static int32_t algorithm_for(const pp_preduce_t *preduce, int32_t members)
+{
+    const pp_team_t *team = preduce->handle.team;
+    return pp_carried_choose(preduce, team->tuned, team->tuned_count, members);
+}
+
 static void post_group(pp_preduce_t *preduce, const pp_groups_action_t *action)
 {
     const size_t       count = (size_t)action->count, weights = is_weighted(preduce) ? count : 0;
     pp_group_notice_t *message = (pp_group_notice_t *)preduce->posted->out;
     *message = (pp_group_notice_t){
         .prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id, .round = action->serial},
-        .kind = action->kind, .algorithm = choose(preduce, action->count), .kept = action->kept, .fresh = action->fresh,
+        .kind = action->kind, .algorithm = algorithm_for(preduce, action->count), .kept = action->kept, .fresh = action->fresh,
         .count = action->count, .newest = action->newest, .initial = action->initial};
     memcpy(message->weights, action->weights, weights * sizeof(double));
     memcpy(message->weights + weights, action->members, count * sizeof(int32_t));
@@ -211,7 +200,7 @@ static void describe(pp_preduce_t *preduce)
         pp_preduce_describe(preduce, 0, posted->group.newest, 0, 0, NULL, NULL);
     else
         pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial,
-                            posted->group.count, posted->group.members, posted->group.weights);
+                            posted->group.count, posted->carried.members, posted->carried.weights);
 }
 
 static void finish_group(pp_preduce_t *preduce)
@@ -228,18 +217,6 @@ static void finish_group(pp_preduce_t *preduce)
         return;
     describe(preduce);
     pp_preduce_complete(preduce);
-}
-
-static void run_group(pp_preduce_t *preduce, int32_t algorithm)
-{
-    posted_t                *posted = preduce->posted;
-    pp_instance_t           *instance;
-    const pp_instance_spec_t spec = {.key = posted->group.serial, .algorithm = algorithm, .count = preduce->count,
-                                     .map = pp_map_listed(posted->group.members, posted->group.count)};
-    if (pp_instance_open(&posted->instances, &spec, &instance) < 0)
-        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-    else
-        pp_instance_fire(instance, instance->template->graph->gate);
 }
 
 /* The application averages the group, in the Wait that it is in, or comes to. */
@@ -269,8 +246,8 @@ static void begin_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
     posted->group.initial = message->initial;
     posted->group.count = message->count;
     for (size_t i = 0; i < count; i++) {
-        posted->group.members[i] = members[i];
-        posted->group.weights[i] = weights ? message->weights[i] : 1.0 / message->count;
+        posted->carried.members[i] = members[i];
+        posted->carried.weights[i] = weights ? message->weights[i] : 1.0 / message->count;
         if (members[i] == preduce->handle.engine->rank)
             posted->group.position = (int32_t)i;
     }
@@ -279,7 +256,7 @@ static void begin_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
     else if (is_comm(preduce))
         offer_group(preduce, message);
     else
-        run_group(preduce, message->algorithm);
+        pp_carried_join(preduce, posted->group.serial, message->algorithm, posted->group.count, NULL, false);
 }
 
 static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
@@ -324,7 +301,7 @@ static void go_on(pp_preduce_t *preduce)
 
 static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
-    pp_instances_message(&preduce->posted->instances, peer, message, bytes);
+    pp_instances_message(&preduce->carried->instances, peer, message, bytes);
 }
 
 /* ---- the instance of a group ----------------------------------------------------------------------------------- */
@@ -334,61 +311,30 @@ static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *s
     pp_preduce_t *preduce = owner;
     posted_t     *posted = preduce->posted;
     const bool    lowest = posted->group.position == 0;
-    share->tally.contributions = share->tally.contributors = 1;
-    instance->accumulator = posted->vector;
-    posted->vector = NULL;
+    pp_carried_lend(preduce, instance, share);
     if (is_weighted(preduce) && !posted->group.flush)
         pp_preduce_weigh(preduce, instance->accumulator->data, instance->accumulator->data, preduce->count,
-                         posted->group.weights[posted->group.position], posted->initial ? posted->initial->data : NULL,
+                         posted->carried.weights[posted->group.position], posted->initial ? posted->initial->data : NULL,
                          lowest ? posted->group.initial : 0);
 }
 
 static void on_done(void *owner, pp_instance_t *instance)
 {
     pp_preduce_t *preduce = owner;
-    posted_t     *posted = preduce->posted;
-    posted->vector = instance->accumulator;
-    instance->accumulator = NULL;
-    if (!is_weighted(preduce) || posted->group.flush)
-        preduce->kernels.memory->divide(&preduce->kernels, posted->vector->data, preduce->count,
-                                        (uint64_t)posted->group.count);
+    const bool    weighted = is_weighted(preduce) && !preduce->posted->group.flush;
+    pp_carried_get_back(preduce, instance, weighted ? 1 : preduce->posted->group.count);
     finish_group(preduce);
 }
 
-static void on_retired(void *owner, pp_instance_t *instance)
-{
-    pp_preduce_t *preduce = owner;
-    pp_instance_close(&preduce->posted->instances, instance);
-    preduce->handle.engine->changed = true;
-}
-
-static const pp_host_t host = {.take = on_take, .done = on_done, .retired = on_retired};
-
-static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
-{
-    const pp_preduce_t *preduce = builder;
-    const int32_t segments = pp_algo_segments(key->algorithm, key->count * preduce->kernels.element_bytes, key->size);
-    return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
-}
+static const pp_host_t host = {.take = on_take, .done = on_done, .retired = pp_carried_retired};
 
 /* ---- the way --------------------------------------------------------------------------------------------------- */
 
-static void *aim(pp_preduce_t *preduce)
-{
-    posted_t *posted = preduce->posted;
-    if (is_comm(preduce))
-        return NULL;
-    const pp_status_t status = posted->vector ? PP_OK : pp_pool_get(&posted->vectors, &posted->vector);
-    if (status < 0) {
-        pp_engine_fail(preduce->handle.engine, status, "%s", pp_error_text());
-        return NULL;
-    }
-    return posted->vector->data;
-}
+static void *aim(pp_preduce_t *preduce) { return is_comm(preduce) ? NULL : pp_carried_aim(preduce); }
 
 static const void *vector(const pp_preduce_t *preduce)
 {
-    return is_comm(preduce) ? NULL : preduce->posted->vector->data;
+    return is_comm(preduce) ? NULL : pp_carried_vector(preduce);
 }
 
 static pp_status_t ask(pp_preduce_t *preduce)
@@ -422,7 +368,7 @@ static void ran(pp_preduce_t *preduce)
 
 static bool retired(const pp_preduce_t *preduce)
 {
-    return preduce->posted->instances.open == 0 && !preduce->posted->kept;
+    return preduce->carried->instances.open == 0 && !preduce->posted->kept;
 }
 
 static void explain(pp_preduce_t *preduce, pp_text_t *text)
@@ -431,7 +377,7 @@ static void explain(pp_preduce_t *preduce, pp_text_t *text)
     const posted_t *posted = preduce->posted;
     int32_t         missing[MOST], count;
     pp_listing_t    listing = {.text = text, .before = "the group waits for "};
-    pp_instances_explain(&posted->instances, text);
+    pp_instances_explain(&posted->carried.instances, text);
     if (posted->machine) {
         count = pp_groups_missing(posted->machine, 0, missing, MOST);
         for (int32_t i = 0; i < count && i < MOST; i++)
@@ -442,34 +388,22 @@ static void explain(pp_preduce_t *preduce, pp_text_t *text)
     }
 }
 
-static void count_buffers(const pp_preduce_t *preduce, pp_held_t *sum)
-{
-    pp_pool_count(&preduce->posted->vectors, sum);
-    pp_instances_count_buffers(&preduce->posted->instances, sum);
-}
-
 static void close_groups(pp_preduce_t *preduce)
 {
     posted_t *posted = preduce->posted;
     if (!posted)
         return;
-    pp_instances_close(&posted->instances);
-    pp_pool_put(&posted->vectors, posted->vector);
-    pp_pool_put(&posted->vectors, posted->initial);
-    pp_pool_release(&posted->vectors);
+    pp_pool_put(&posted->carried.vectors, posted->initial);
     pp_stored_free_all(&posted->kept);
     free(posted->machine);
-    free(posted->group.members);
-    free(posted->group.weights);
     free(posted->out);
-    free(posted);
-    preduce->posted = NULL;
+    pp_carried_close(preduce);
 }
 
 static const pp_grouping_t ops = {
     .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
     .say_long = say_long, .vector = vector, .await = await, .confirm = confirm, .ran = ran, .go_on = go_on,
-    .control = control, .operation = operation, .retired = retired, .explain = explain, .count_buffers = count_buffers,
+    .control = control, .operation = operation, .retired = retired, .explain = explain, .count_buffers = pp_carried_count_buffers,
     .close = close_groups,
 };
 
@@ -487,34 +421,19 @@ static pp_status_t open_machine(pp_preduce_t *preduce)
                           pp_engine_now(engine));
 }
 
-static pp_status_t open_instances(pp_preduce_t *preduce)
-{
-    pp_engine_t *engine = preduce->handle.engine;
-    /* Of one group others may be ahead of this rank, whose notice is still under way: one message for each receive. */
-    const size_t receives = 4 * (size_t)engine->size + 64;
-    const pp_instances_config_t config = {
-        .engine = engine, .handle = preduce->handle.id, .host = &host, .owner = preduce, .kernels = &preduce->kernels,
-        .build = build, .builder = preduce, .templates_max = TEMPLATES_MAX,
-        .early_bytes_max = receives * (PP_MESSAGE_BYTES + sizeof(pp_stored_t))};
-    return pp_instances_open(&config, &preduce->posted->instances);
-}
-
 pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
 {
-    const size_t ranks = (size_t)preduce->handle.engine->size;
-    posted_t    *posted = preduce->posted = calloc(1, sizeof *posted);
+    posted_t *posted = preduce->posted = calloc(1, sizeof *posted);
     preduce->ops = &ops;
     if (!posted)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    pp_engine_pool(preduce->handle.engine, preduce->vector_bytes, preduce->kernels.memory, &posted->vectors);
-    posted->group.members = calloc(ranks, sizeof(int32_t));
-    posted->group.weights = calloc(ranks, sizeof(double));
     posted->out = malloc(PP_MESSAGE_BYTES);
-    if (!posted->group.members || !posted->group.weights || !posted->out)
+    if (!posted->out)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    PP_TRY(open_instances(preduce));
+    /* Of one group others may be ahead of this rank, whose notice is still under way: one message for each receive. */
+    PP_TRY(pp_carried_open(preduce, &host, false, 4 * (size_t)preduce->handle.engine->size + 64));
     if (preduce->initial) {
-        PP_TRY(pp_pool_get(&posted->vectors, &posted->initial));
+        PP_TRY(pp_pool_get(&posted->carried.vectors, &posted->initial));
         preduce->kernels.memory->copy(preduce->kernels.memory, posted->initial->data, preduce->initial, preduce->vector_bytes);
     }
     return preduce->handle.engine->rank == 0 ? open_machine(preduce) : PP_OK;

@@ -12,21 +12,17 @@
  * A flush, and the end of the handle, are instances on all ranks.  A rank joins the flush when its last request is
  * complete; ranks that are out stand in.
  */
-#include "../../algo/algo.h"
-#include "../../exec/instances.h"
-#include "../preduce.h"
+#include "carried.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A key: flushes, then k, in which the two largest numbers mean the flush and the end. */
-enum { TEMPLATES_MAX = 64, FLUSHES_BITS = 20, K_BITS = 32, RANK_BITS = 12 };
+enum { FLUSHES_BITS = 20, K_BITS = 32, RANK_BITS = 12 };
 static const uint64_t K_FLUSH = UINT32_MAX, K_END = UINT32_MAX - 1;
 
 struct pp_table_groups {
-    pp_instances_t instances;
-    pp_pool_t      vectors;
-    pp_buffer_t   *vector;           /* this rank's; NULL: it has none yet, or an instance has it */
+    pp_carried_t   carried;
     uint64_t       flushes;          /* completed */
     uint64_t       k;                /* of the last request since then */
     bool           running;          /* an instance has this rank's vector, or its request */
@@ -36,8 +32,6 @@ struct pp_table_groups {
     /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
     uint64_t      *missed;
     size_t         missed_capacity;  /* words */
-    int32_t       *members;          /* one entry a rank */
-    double        *weights;
 };
 
 typedef struct pp_table_groups tables_t;
@@ -102,30 +96,12 @@ static int32_t ranks_of(const pp_preduce_t *preduce, uint64_t k, int32_t *ranks)
     return count;
 }
 
-static int32_t choose(const pp_preduce_t *preduce, int32_t members)
-{
-    /* Without a tuning table, which only rank 0 reads: all members must choose alike. */
-    pp_choice_t choice = {.algorithm = PP_ALGORITHM_FIRST};
-    pp_choose(NULL, 0, preduce->count, preduce->kernels.element_bytes, members, preduce->handle.team->link, &choice);
-    return choice.algorithm;
-}
-
 /* Joins the instance; `gives`: with this rank's vector, else with nothing.  `asks`: and activates it. */
 static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
 {
-    tables_t                *tables = preduce->tables;
-    pp_instance_t           *instance;
-    const int32_t            count = ranks_of(preduce, k_of(key), tables->members);
-    const pp_instance_spec_t spec = {.key = key, .algorithm = choose(preduce, count), .count = preduce->count,
-                                     .map = pp_map_listed(tables->members, count),
-                                     .context = gives ? tables : NULL};
-    if (pp_instance_open(&tables->instances, &spec, &instance) < 0) {
-        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-        return;
-    }
-    if (asks)
-        pp_instance_fire(instance, instance->template->graph->start);
-    pp_instance_fire(instance, instance->template->graph->gate);
+    const int32_t count = ranks_of(preduce, k_of(key), preduce->carried->members);
+    /* Without a tuning table, which only rank 0 reads: all members must choose alike. */
+    pp_carried_join(preduce, key, pp_carried_choose(preduce, NULL, 0, count), count, gives ? preduce->tables : NULL, asks);
 }
 
 /* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  It has not left for
@@ -169,36 +145,32 @@ static void join_call(pp_preduce_t *preduce)
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     pp_preduce_t *preduce = owner;
-    tables_t     *tables = preduce->tables;
     share->tally.flush_calls = pp_handle_flush_call(&preduce->handle);
     share->null = !instance->context;
-    if (share->null)
-        return;
-    share->tally.contributions = share->tally.contributors = 1;
-    instance->accumulator = tables->vector;
-    tables->vector = NULL;
+    if (!share->null)
+        pp_carried_lend(preduce, instance, share);
 }
 
 /* The members that gave something are the group. */
 static void describe(pp_preduce_t *preduce, const pp_instance_t *instance, int32_t count)
 {
-    tables_t      *tables = preduce->tables;
+    pp_carried_t  *carried = preduce->carried;
     const uint64_t key = instance->key;
     int32_t        at = 0;
     for (int32_t rank = 0; rank < preduce->handle.engine->size; rank++)
         if (pp_mask_has(instance->registers[0].contributors, rank))
-            tables->members[at++] = rank;
+            carried->members[at++] = rank;
     for (int32_t i = 0; i < count; i++)
-        tables->weights[i] = 1.0 / count;
-    const uint64_t serial = key << RANK_BITS | (uint64_t)tables->members[0];
-    if (tables->members[0] == preduce->handle.engine->rank)
+        carried->weights[i] = 1.0 / count;
+    const uint64_t serial = key << RANK_BITS | (uint64_t)carried->members[0];
+    if (carried->members[0] == preduce->handle.engine->rank)
         pp_preduce_overheard(preduce, &(pp_groups_action_t){
             .kind = k_of(key) == K_FLUSH ? PP_GROUPS_FLUSH : PP_GROUPS_BEGIN, .serial = serial, .count = count,
-            .members = tables->members, .weights = tables->weights});
+            .members = carried->members, .weights = carried->weights});
     if (count == 1 && k_of(key) != K_FLUSH)
         pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
     else
-        pp_preduce_describe(preduce, serial, 0, 0, count, tables->members, tables->weights);
+        pp_preduce_describe(preduce, serial, 0, 0, count, carried->members, carried->weights);
 }
 
 static void flush(pp_preduce_t *preduce, uint32_t flush_calls)
@@ -222,10 +194,7 @@ static void on_done(void *owner, pp_instance_t *instance)
     const uint64_t k = k_of(instance->key);
     if (instance->context) {
         const int32_t count = (int32_t)instance->registers[0].tally.contributors;
-        tables->vector = instance->accumulator;
-        instance->accumulator = NULL;
-        if (count > 1)
-            preduce->kernels.memory->divide(&preduce->kernels, tables->vector->data, preduce->count, (uint64_t)count);
+        pp_carried_get_back(preduce, instance, count);
         describe(preduce, instance, count);
     }
     if (k == K_FLUSH) {
@@ -239,36 +208,9 @@ static void on_done(void *owner, pp_instance_t *instance)
     }
 }
 
-static void on_retired(void *owner, pp_instance_t *instance)
-{
-    pp_preduce_t *preduce = owner;
-    pp_instance_close(&preduce->tables->instances, instance);
-    preduce->handle.engine->changed = true;
-}
-
-static const pp_host_t host = {.take = on_take, .done = on_done, .retired = on_retired};
-
-static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
-{
-    const pp_preduce_t *preduce = builder;
-    const int32_t segments = pp_algo_segments(key->algorithm, key->count * preduce->kernels.element_bytes, key->size);
-    return pp_algo_partial_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
-}
+static const pp_host_t host = {.take = on_take, .done = on_done, .retired = pp_carried_retired};
 
 /* ---- the way --------------------------------------------------------------------------------------------------- */
-
-static void *aim(pp_preduce_t *preduce)
-{
-    tables_t *tables = preduce->tables;
-    const pp_status_t status = tables->vector ? PP_OK : pp_pool_get(&tables->vectors, &tables->vector);
-    if (status < 0) {
-        pp_engine_fail(preduce->handle.engine, status, "%s", pp_error_text());
-        return NULL;
-    }
-    return tables->vector->data;
-}
-
-static const void *vector(const pp_preduce_t *preduce) { return preduce->tables->vector->data; }
 
 static pp_status_t ask(pp_preduce_t *preduce)
 {
@@ -276,7 +218,7 @@ static pp_status_t ask(pp_preduce_t *preduce)
     if (tables->k + 1 == K_END) /* the keys from here on are the flush's and the end's; nothing has been counted */
         return pp_fail(PP_ERR_STATE, "there have been 2^32 requests since the last flush: call Flush");
     const bool missed = next_request(tables);
-    if (missed || ranks_of(preduce, tables->k, tables->members) == 1) {
+    if (missed || ranks_of(preduce, tables->k, tables->carried.members) == 1) {
         pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
         pp_preduce_complete(preduce);
         return PP_OK;
@@ -289,10 +231,10 @@ static pp_status_t ask(pp_preduce_t *preduce)
 /* Stands in where others have begun while this rank had not left, or before it had completed the flush. */
 static void stand_in_for_all(pp_preduce_t *preduce)
 {
-    const tables_t *tables = preduce->tables;
-    uint64_t        key = 0;
-    for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
-         any = pp_instances_next_early(&tables->instances, &key, &key))
+    const pp_instances_t *instances = &preduce->carried->instances;
+    uint64_t              key = 0;
+    for (bool any = pp_instances_next_early(instances, NULL, &key); any;
+         any = pp_instances_next_early(instances, &key, &key))
         stand_in(preduce, key);
 }
 
@@ -308,13 +250,13 @@ static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 /* Tells the members of this rank's group. */
 static void say_long(pp_preduce_t *preduce)
 {
-    tables_t     *tables = preduce->tables;
-    const int32_t count = ranks_of(preduce, tables->k, tables->members);
+    tables_t      *tables = preduce->tables;
+    const int32_t *members = tables->carried.members, count = ranks_of(preduce, tables->k, tables->carried.members);
     for (int32_t i = 0; i < count; i++) {
         pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id,
                                                 .round = key_of(tables, tables->k)}};
-        if (tables->members[i] != preduce->handle.engine->rank)
-            pp_engine_control(preduce->handle.engine, tables->members[i], &message.prefix, sizeof message);
+        if (members[i] != preduce->handle.engine->rank)
+            pp_engine_control(preduce->handle.engine, members[i], &message.prefix, sizeof message);
     }
 }
 
@@ -335,7 +277,7 @@ static void go_on(pp_preduce_t *preduce)
 
 static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
-    pp_instances_t *instances = &preduce->tables->instances;
+    pp_instances_t *instances = &preduce->carried->instances;
     const uint64_t  key = message->round;
     const bool      is_open = pp_instances_find(instances, key);     /* the message may be the last, and close it */
     pp_instances_message(instances, peer, message, bytes);
@@ -354,38 +296,25 @@ static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *mess
 
 static void await(pp_preduce_t *preduce) { (void)preduce; }
 
-static bool retired(const pp_preduce_t *preduce) { return preduce->tables->instances.open == 0; }
+static bool retired(const pp_preduce_t *preduce) { return preduce->carried->instances.open == 0; }
 
 static void explain(pp_preduce_t *preduce, pp_text_t *text)
 {
-    pp_instances_explain(&preduce->tables->instances, text);
-}
-
-static void count_buffers(const pp_preduce_t *preduce, pp_held_t *sum)
-{
-    pp_pool_count(&preduce->tables->vectors, sum);
-    pp_instances_count_buffers(&preduce->tables->instances, sum);
+    pp_instances_explain(&preduce->carried->instances, text);
 }
 
 static void close_groups(pp_preduce_t *preduce)
 {
-    tables_t *tables = preduce->tables;
-    if (!tables)
+    if (!preduce->tables)
         return;
-    pp_instances_close(&tables->instances);
-    pp_pool_put(&tables->vectors, tables->vector);
-    pp_pool_release(&tables->vectors);
-    free(tables->missed);
-    free(tables->members);
-    free(tables->weights);
-    free(tables);
-    preduce->tables = NULL;
+    free(preduce->tables->missed);
+    pp_carried_close(preduce);
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
-    .retired = retired, .explain = explain, .count_buffers = count_buffers, .close = close_groups,
+    .sends = true, .aim = pp_carried_aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
+    .vector = pp_carried_vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .retired = retired, .explain = explain, .count_buffers = pp_carried_count_buffers, .close = close_groups,
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -411,22 +340,10 @@ pp_status_t pp_table_groups_count_from(pp_preduce_t *preduce, uint64_t flushes, 
 
 pp_status_t pp_table_groups_open(pp_preduce_t *preduce)
 {
-    pp_engine_t *engine = preduce->handle.engine;
-    const size_t ranks = (size_t)engine->size;
-    tables_t    *tables = preduce->tables = calloc(1, sizeof *tables);
+    preduce->tables = calloc(1, sizeof *preduce->tables);
     preduce->ops = &ops;
-    if (!tables)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    pp_engine_pool(engine, preduce->vector_bytes, preduce->kernels.memory, &tables->vectors);
-    tables->members = calloc(ranks, sizeof(int32_t));
-    tables->weights = calloc(ranks, sizeof(double));
-    if (!tables->members || !tables->weights)
+    if (!preduce->tables)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     /* Each other rank may be in one instance that this rank has not joined yet, with a message for each receive. */
-    const size_t receives = 64;
-    const pp_instances_config_t config = {
-        .engine = engine, .handle = preduce->handle.id, .host = &host, .owner = preduce, .kernels = &preduce->kernels,
-        .names_ranks = true, .build = build, .builder = preduce, .templates_max = TEMPLATES_MAX,
-        .early_bytes_max = receives * ranks * (PP_MESSAGE_BYTES + sizeof(pp_stored_t))};
-    return pp_instances_open(&config, &tables->instances);
+    return pp_carried_open(preduce, &host, true, 64 * (size_t)preduce->handle.engine->size);
 }
