@@ -1,6 +1,7 @@
 /* allreduce.c - a partial allreduce as a kind of handle: its arguments, and the choice how its rounds are made. */
 #include "allreduce.h"
 #include "patience.h"
+#include "rounds/time.h"
 
 #include "../algo/choose.h"
 
@@ -154,7 +155,7 @@ static void update(pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     coll->ops->update(coll);
-    pp_patience_update(coll);
+    pp_round_time_update(coll);
 }
 
 static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
@@ -181,13 +182,13 @@ static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_allreduce_o
 
 static void drop_request(pp_handle_t *handle)
 {
-    pp_patience_returned(pp_allreduce_of(handle));
+    pp_round_time_returned(pp_allreduce_of(handle));
     pp_deliver_drop_request(pp_allreduce_of(handle));
 }
 
 static void give(pp_handle_t *handle) { pp_deliver_bind(pp_allreduce_of(handle)); }
 static bool drains(const pp_handle_t *handle) { return pp_allreduce_of(handle)->config.deliver == PP_EACH; }
-static uint64_t tick(pp_handle_t *handle, uint64_t now_ns) { return pp_patience_tick(pp_allreduce_of(handle), now_ns); }
+static uint64_t tick(pp_handle_t *handle, uint64_t now_ns) { return pp_round_time_tick(pp_allreduce_of(handle), now_ns); }
 static bool can_give(const pp_handle_t *handle) { return pp_allreduce_of(handle)->ungiven; }
 
 static uint64_t discard(pp_handle_t *handle)
@@ -271,7 +272,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->completed = coll->completed;
     state->joined = coll->ops->joined(coll);
     state->taken = coll->ungiven && coll->ungiven->first < coll->counted ? coll->ungiven->first : coll->counted;
-    state->quiet_ns = pp_team_quiet_ns(handle, coll->time.given_ns);
+    state->quiet_ns = pp_patience_quiet_ns(handle);
     state->place = pp_order_place(&coll->rule, coll->completed, coll->any_left_before ? coll->left_before : NULL,
                                   handle->engine->rank);
     state->waits = facts.waits;

@@ -192,19 +192,14 @@ struct pp_allreduce {
     bool     lands_nothing;          /* results are read in place, so no chunks go to the receive buffers early */
     const pp_outcome_t *copied;      /* being copied with the lock released: no longer the request's, but needed */
 
-    struct {                         /* see patience.h */
+    struct {                         /* see rounds/time.h */
         uint64_t   since_ns;         /* when the request was first seen outstanding; 0: not yet */
         bool       overdue;          /* its deadline is over */
-        uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
         uint32_t   told;             /* how often it has told them, for any round */
-        uint32_t   tells;            /* how often it has told them for this request */
-        bool       tells_soon;       /* it had to tell them for the request before, so others may sit in one long call */
         uint32_t   awaited_number;   /* number of the message that set `awaited` */
         uint64_t   awaited;          /* 1 + the newest round that another rank says it waits for */
         uint64_t   lacked_ns;        /* when this rank first knew, since its last Start, that others wait; 0: not yet */
         uint64_t   held;             /* 1 + the round that this rank holds up; 0: none */
-        uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
-        pp_habit_t habit;
     } time;
 
     pp_allreduce_config_t  config;   /* `pieces` is a copy that this object owns */

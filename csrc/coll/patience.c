@@ -4,177 +4,95 @@
 enum {
     TELL_SHARE = 8,                  /* after so large a part of the patience a waiting rank tells the others, */
     TELL_NS_MAX = 50000000,          /* but no later than this */
-    TELL_SOON_NS = 1000000,          /* the same, if it had to tell them for its last request, too */
-    AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: the handle may be new to them */
+    TELL_SOON_NS = 1000000,          /* the same, if it is to tell them soon */
+    AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: what it says may be new to them */
     AGAIN_MAX = 20
 };
 
-static uint64_t patience_ns(const pp_allreduce_t *coll)
+bool pp_patience_ends(const pp_handle_t *handle)
 {
-    return pp_team_patience_ns(coll->handle.team, &coll->time.habit);
+    const pp_team_t *team = handle->team;
+    return team->patience_ns != PP_FOR_EVER && !handle->waits_as_mpi && team->engine->size > 1;
 }
 
-static bool has_patience(const pp_allreduce_t *coll)
+uint64_t pp_patience_ns(const pp_handle_t *handle)
 {
-    const pp_team_t *team = coll->handle.team;
-    return team->patience_ns != PP_FOR_EVER && !coll->handle.waits_as_mpi && team->engine->size > 1;
+    const pp_team_t *team = handle->team;
+    return team->patience_ns >= 0 ? (uint64_t)team->patience_ns : pp_habit_patience(&handle->clock.habit, &team->habit);
 }
+
+/* ---- this rank's own calls ------------------------------------------------------------------------------------- */
 
 /* A rank that is alone holds no other up. */
-static bool learns(const pp_team_t *team) { return team->patience_ns != PP_FOR_EVER && team->engine->size > 1; }
-
-/* ---- this rank's own calls -------------------------------------------------------------------------------- */
-
-void pp_patience_returned(pp_allreduce_t *coll)
+void pp_patience_given(pp_handle_t *handle)
 {
-    coll->handle.by_patience = false;
-    coll->time.held = coll->time.lacked_ns = 0;
-    coll->handle.engine->changed = true;
+    const pp_team_t *team = handle->team;
+    if (team->patience_ns != PP_FOR_EVER && team->engine->size > 1)
+        handle->clock.given_ns = pp_team_coarse_now(team);
 }
 
-void pp_patience_computed(pp_allreduce_t *coll, uint64_t since_ns)
+void pp_patience_computed(pp_handle_t *handle, uint64_t since_ns)
 {
     if (since_ns == 0)
         return;
-    uint64_t now = pp_team_coarse_now(coll->handle.team), taken = now > since_ns ? now - since_ns : 0;
-    pp_habit_add(&coll->time.habit, taken);
-    pp_habit_add(&coll->handle.team->habit, taken);
+    uint64_t now = pp_team_coarse_now(handle->team), taken = now > since_ns ? now - since_ns : 0;
+    pp_habit_add(&handle->clock.habit, taken);
+    pp_habit_add(&handle->team->habit, taken);
 }
 
-void pp_patience_before_start(pp_allreduce_t *coll)
+void pp_patience_asks(pp_handle_t *handle)
 {
-    if (coll->handle.by_patience)
-        pp_patience_returned(coll);
-    coll->time.held = coll->time.lacked_ns = 0;
-    /* Before the request is made and other ranks see it: a new request's deadline is not over. */
-    if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
-        coll->time.overdue = false;
-    pp_patience_computed(coll, coll->time.given_ns);
-    coll->time.given_ns = 0;
+    pp_patience_computed(handle, handle->clock.given_ns);
+    handle->clock.given_ns = 0;
 }
 
-void pp_patience_started(pp_allreduce_t *coll)
+uint64_t pp_patience_quiet_ns(const pp_handle_t *handle)
 {
-    /* This rank was told before that it holds the round up.  It is back, and may hold it up again; but no rank tells it
-       twice. */
-    if (coll->time.awaited == coll->completed + 1)
-        pp_engine_alarm(coll->handle.engine, 0);
-    /* After a timeout the request goes on, and so does its deadline. */
-    if (coll->handle.request.timed_out && pp_handle_waits(&coll->handle))
-        return;
-    coll->time.since_ns = coll->time.tell_ns = 0;
-    coll->time.tells_soon = coll->time.tells > 0;
-    coll->time.tells = 0;
-    if (!pp_handle_waits(&coll->handle))
-        return;
-    if (coll->deadline_ns > 0) {
-        coll->time.since_ns = pp_engine_now(coll->handle.engine);
-        pp_engine_alarm(coll->handle.engine, coll->time.since_ns + coll->deadline_ns);
-    }
-    if (has_patience(coll))
-        pp_engine_alarm(coll->handle.engine, 0);
+    const uint64_t given_ns = handle->clock.given_ns, now = pp_team_coarse_now(handle->team);
+    return given_ns > 0 && handle->team->last.handle == handle->id && now > given_ns ? now - given_ns : 0;
 }
 
-void pp_patience_given(pp_allreduce_t *coll)
+/* ---- others ---------------------------------------------------------------------------------------------------- */
+
+void pp_patience_anew(pp_handle_t *handle, bool soon)
 {
-    if (learns(coll->handle.team))
-        coll->time.given_ns = pp_team_coarse_now(coll->handle.team);
+    handle->clock.tell_ns = 0;
+    handle->clock.tells_soon = soon && handle->clock.tells > 0;
+    handle->clock.tells = 0;
 }
 
-/* ---- others ------------------------------------------------------------------------------------------------- */
-
-bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number)
+bool pp_patience_tells(pp_handle_t *handle, uint64_t now_ns, uint64_t *next_ns)
 {
-    bool news = coll->time.awaited < round + 1
-             || (coll->time.awaited == round + 1 && coll->time.awaited_number < number);
-    if (!news)
+    const uint64_t patience = pp_patience_ns(handle);
+    const uint64_t delay = pp_earlier(patience / TELL_SHARE, handle->clock.tells_soon ? TELL_SOON_NS : TELL_NS_MAX);
+    if (handle->clock.tell_ns == 0)
+        handle->clock.tell_ns = now_ns + delay;
+    *next_ns = handle->clock.tell_ns;
+    if (handle->clock.tells == AGAIN_MAX)
+        *next_ns = PP_NEVER_NS;
+    if (handle->clock.tells == AGAIN_MAX || now_ns < handle->clock.tell_ns)
         return false;
-    coll->time.awaited = round + 1;
-    coll->time.awaited_number = number;
-    pp_engine_alarm(coll->handle.engine, 0);
+    const uint64_t again = patience > AGAIN_NS_MIN ? patience : AGAIN_NS_MIN;
+    *next_ns = handle->clock.tell_ns = pp_later(now_ns, again << handle->clock.tells++);
     return true;
 }
 
-static void leave(pp_allreduce_t *coll, uint64_t patience)
+void pp_patience_leave(pp_handle_t *handle, const char *held)
 {
-    char held[40];
-    snprintf(held, sizeof held, "round %llu", (unsigned long long)coll->completed);
-    pp_team_leave_by_patience(&coll->handle, held, patience);
-}
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t later(uint64_t from, uint64_t by) { return by < PP_NEVER_NS - from ? from + by : PP_NEVER_NS - 1; }
-
-/* The tick of a rank that waits. */
-static uint64_t tick_waiting(pp_allreduce_t *coll, uint64_t now)
-{
-    uint64_t next = PP_NEVER_NS;
-    if (coll->time.since_ns == 0)
-        coll->time.since_ns = now;
-    if (coll->deadline_ns > 0 && !coll->time.overdue) {
-        next = coll->time.since_ns + coll->deadline_ns;
-        coll->time.overdue = now >= next;
-        coll->handle.engine->changed |= coll->time.overdue;
-        next = coll->time.overdue ? PP_NEVER_NS : next;
-    }
-    if (!has_patience(coll))
-        return next;
-    uint64_t patience = patience_ns(coll);
-    uint64_t delay = earlier(patience / TELL_SHARE, coll->time.tells_soon ? TELL_SOON_NS : TELL_NS_MAX);
-    if (coll->time.tell_ns == 0)
-        coll->time.tell_ns = now + delay;
-    if (coll->time.tells == AGAIN_MAX)
-        return next;
-    if (now >= coll->time.tell_ns) {
-        uint64_t again = patience > AGAIN_NS_MIN ? patience : AGAIN_NS_MIN;
-        coll->ops->await(coll, ++coll->time.told);
-        coll->time.tell_ns = later(now, again << coll->time.tells++);
-    }
-    return earlier(next, coll->time.tell_ns);
-}
-
-/* This rank holds up a round that others wait for.  While its backlog is full it withholds, whatever they wait for. */
-static bool holds_up(pp_allreduce_t *coll)
-{
-    return coll->time.awaited >= coll->completed + 1 && has_patience(coll) && !pp_rounds_asks(coll)
-        && !pp_handle_aside(&coll->handle) && !pp_deliver_is_full(coll) && coll->ops->holds_up(coll);
-}
-
-/* It leaves when others have waited for its patience since its last Start, and it has computed for much longer than usual. */
-static uint64_t when_to_leave(const pp_allreduce_t *coll, uint64_t patience)
-{
-    uint64_t pace = earlier(patience, pp_habit_pace(&coll->time.habit, &coll->handle.team->habit));
-    uint64_t from = later(coll->time.lacked_ns, patience), computed = later(coll->time.given_ns, pace);
-    return from > computed ? from : computed;
-}
-
-void pp_patience_update(pp_allreduce_t *coll)
-{
-    const bool holds = holds_up(coll), aside = pp_handle_aside(&coll->handle), in_call = coll->handle.team->in_call;
-    /* While it has left, this rank holds nobody up, and that time is none of its usual ones. */
-    if (aside || in_call)
-        coll->time.given_ns = 0;
-    if (aside || (in_call && !holds))
-        coll->time.held = coll->time.lacked_ns = 0;
-    else if (holds && coll->time.held != coll->completed + 1)
-        pp_engine_alarm(coll->handle.engine, 0);
-}
-
-uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
-{
-    uint64_t next = pp_rounds_asks(coll) ? tick_waiting(coll, now) : PP_NEVER_NS;
-    coll->time.held = 0;
-    /* Also while this rank itself waits, with others, for one that sits in a call: it may be the next to come there. */
-    if (coll->time.lacked_ns == 0 && (coll->time.tells > 0 || coll->time.awaited >= coll->completed + 1))
-        coll->time.lacked_ns = now;
-    if (!holds_up(coll))
-        return next;
-    coll->time.held = coll->completed + 1;
-    uint64_t patience = patience_ns(coll), leaves_ns = when_to_leave(coll, patience);
-    if (now < leaves_ns)
-        return earlier(next, leaves_ns);
-    if (pp_engine_has(coll->handle.engine, PP_PLANT_NO_PATIENCE))
-        return next;
-    leave(coll, patience);
-    return next;
+    pp_team_t *team = handle->team;
+    handle->by_patience = true;
+    handle->engine->coverage.asides++;
+    handle->engine->changed = true;
+    if (team->left_by_patience++ > 0)
+        return;
+    const char *doing = team->in_call                ? "was in a collective call, or a block of ctx.away(), that another "
+                                                       "rank had left"
+                      : pp_handle_elsewhere(handle)  ? "waited on another handle"
+                                                     : "computed, or was in a call of the application's own";
+    team->has_note = true;
+    snprintf(team->patience_note, sizeof team->patience_note,
+             "rank %d held up %s of handle %u for its patience of %.3g s, and then left it to the others: it %s. Make blocking "
+             "calls of all ranks through ctx.comm, average by optimizer.mean(), or put calls into `with ctx.away():`, to "
+             "spare the other ranks that time",
+             handle->engine->rank, held, handle->id, (double)pp_patience_ns(handle) * 1e-9, doing);
 }

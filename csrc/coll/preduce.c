@@ -1,5 +1,6 @@
 /* preduce.c - P-Reduce as a kind of handle: its arguments, what the engine and collective calls ask.  See preduce.h. */
 #include "preduce.h"
+#include "patience.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,7 +308,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->completed = pp_preduce_of(handle)->requests;
     state->device_wait = device_wait(pp_preduce_of(handle));
     state->joined = state->taken = state->completed;
-    state->quiet_ns = pp_team_quiet_ns(handle, pp_preduce_of(handle)->time.given_ns);
+    state->quiet_ns = pp_patience_quiet_ns(handle);
     state->ready = state->waits = pp_handle_waits(handle);
     state->left = pp_handle_left(handle);
     state->aside = pp_handle_aside(handle);

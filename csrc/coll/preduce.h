@@ -109,17 +109,13 @@ struct pp_preduce {
 
     struct {                         /* see groups/time.c */
         uint64_t   long_ns;          /* when it will have waited long; 0: not decided; PP_NEVER_NS: it has said so */
-        uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
-        uint32_t   tells;            /* how often it has told them for this request */
         uint64_t   awaited;          /* another rank's request that waits for this one's next Start; 0: none */
         uint64_t   leave_ns;         /* ... and this rank leaves by patience then; 0: it has not looked at the clock */
         bool       confirms;         /* ops->confirm has been called, and has not answered */
-        uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
         uint64_t   elsewhere_ns;     /* when it will have waited there for long; 0: it does not wait, or has
                                         not looked at the clock */
         bool       elsewhere;        /* ... for long */
-        pp_habit_t habit;
     } time;
 };
 
@@ -178,7 +174,6 @@ void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from,
 void     pp_group_time_returned(pp_preduce_t *preduce);
 void     pp_group_time_before_start(pp_preduce_t *preduce);
 void     pp_group_time_started(pp_preduce_t *preduce);
-void     pp_group_time_given(pp_preduce_t *preduce);
 /* Another rank says that its request waits for this rank. */
 void     pp_group_time_awaited(pp_preduce_t *preduce, uint64_t request);
 /* The answer to ops->confirm: a request that waits for this rank, time.awaited if that one still does; 0: none does. */

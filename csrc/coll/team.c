@@ -72,41 +72,10 @@ void pp_team_publish_presence(const pp_team_t *team)
                          team->unseen > 0 || team->waits_in_others > 0);
 }
 
-uint64_t pp_team_patience_ns(const pp_team_t *team, const pp_habit_t *habit)
-{
-    return team->patience_ns >= 0 ? (uint64_t)team->patience_ns : pp_habit_patience(habit, &team->habit);
-}
-
 uint64_t pp_team_coarse_now(const pp_team_t *team)
 {
     pp_transport_t *transport = team->engine->transport;
     return transport->ops->coarse_ns ? transport->ops->coarse_ns(transport) : transport->ops->now_ns(transport);
-}
-
-uint64_t pp_team_quiet_ns(const pp_handle_t *handle, uint64_t given_ns)
-{
-    uint64_t now = pp_team_coarse_now(handle->team);
-    return given_ns > 0 && handle->team->last.handle == handle->id && now > given_ns ? now - given_ns : 0;
-}
-
-void pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns)
-{
-    pp_team_t *team = handle->team;
-    handle->by_patience = true;
-    handle->engine->coverage.asides++;
-    handle->engine->changed = true;
-    if (team->left_by_patience++ > 0)
-        return;
-    const char *doing = team->in_call                ? "was in a collective call, or a block of ctx.away(), that another "
-                                                       "rank had left"
-                      : pp_handle_elsewhere(handle)  ? "waited on another handle"
-                                                     : "computed, or was in a call of the application's own";
-    team->has_note = true;
-    snprintf(team->patience_note, sizeof team->patience_note,
-             "rank %d held up %s of handle %u for its patience of %.3g s, and then left it to the others: it %s. Make blocking "
-             "calls of all ranks through ctx.comm, average by optimizer.mean(), or put calls into `with ctx.away():`, to "
-             "spare the other ranks that time",
-             handle->engine->rank, held, handle->id, (double)patience_ns * 1e-9, doing);
 }
 
 void pp_team_close(pp_team_t *team)

@@ -125,18 +125,8 @@ static inline bool pp_handle_aside(const pp_handle_t *handle)
 /* This rank has left the handle: it is in a collective call, out, or aside. */
 static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_left(handle) || pp_handle_aside(handle); }
 
-/* ---- patience ------------------------------------------------------------------------------------------ */
-
-/* How long this rank may hold others up on a handle, where it usually computes as long as `habit` says. */
-uint64_t pp_team_patience_ns(const pp_team_t *team, const pp_habit_t *habit);
 /* A clock that costs little, and is behind by some milliseconds at most. */
 uint64_t pp_team_coarse_now(const pp_team_t *team);
-/* The time since the application's last call, if that was given a result of the handle at this time; 0: not known. */
-uint64_t pp_team_quiet_ns(const pp_handle_t *handle, uint64_t given_ns);
-/* Leaves the handle, on which this rank has `held` something up.  The note is for the application's log, once in a
-   context: its next call returns PP_NOTE. */
-void     pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns);
-
 /* ---- buffers on devices ------------------------------------------------------------------------------- */
 
 /* Of a signature: what the ranks compare of `device` and `device_path` (pp_allreduce_config_t), and their text. */

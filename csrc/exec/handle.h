@@ -11,6 +11,7 @@
 #include "message.h"
 #include "pool.h"
 #include "../base/base.h"
+#include "../base/habit.h"
 #include "../base/tally.h"
 
 #include <stdlib.h>
@@ -133,6 +134,13 @@ struct pp_handle {
     bool               unready;      /* what it is made with is on its way from a device: the rank does not vote yet */
     bool               ended;        /* the other ranks have freed it while this rank was out */
     uint64_t           gone_at;      /* the lowest next_round() of the peers that gave the context up; UINT64_MAX: none */
+    struct {                         /* see coll/patience.h */
+        pp_habit_t habit;
+        uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
+        uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
+        uint32_t   tells;            /* how often it has told them for this request */
+        bool       tells_soon;       /* it had to tell them for the request before, so others may sit in one long call */
+    } clock;
     struct {
         pp_request_state_t state;
         bool     timed_out;          /* its last Wait ended by its timeout: a Start may add to what is pending */

@@ -1,6 +1,6 @@
 /* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released if that takes
    long.  See context.h. */
-#include "../coll/patience.h"
+#include "../coll/rounds/time.h"
 #include "../node/keeper.h"
 #include "staging.h"
 
@@ -44,7 +44,7 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *
 static pp_status_t start_and_settle(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_target_t *target)
 {
     coll->ops->start(coll, target);
-    pp_patience_started(coll);
+    pp_round_time_started(coll);
     coll->ops->settle(coll);
     if (coll->series.vectors.bytes <= START_MOVES_BYTES && pp_handle_waits(&coll->handle))
         pp_work(ctx, NULL);
@@ -208,7 +208,7 @@ pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t
         pp_deliver_describe(coll, outcome, coll->request.start, coll->request.missed, result);
     pp_outcome_free(coll, outcome);
     give_up(handle);
-    pp_patience_given(coll);
+    pp_patience_given(&coll->handle);
     if (coll->ops->handed_out && coll->ops->handed_out(coll))
         pp_engine_settle(&ctx->engine);
     return status;

@@ -2,7 +2,7 @@
 #include "direct.h"
 #include "kept.h"
 #include "vault.h"
-#include "../coll/patience.h"
+#include "../coll/rounds/time.h"
 
 #include <stdlib.h>
 
@@ -105,9 +105,9 @@ bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)
     ctx->flights--;
     if (handle->by_patience) {       /* it had held a round up for too long */
         handle->kind->count_as_given(handle);
-        pp_patience_returned(coll);
+        pp_round_time_returned(coll);
     }
-    pp_patience_computed(coll, flight->since_ns);
+    pp_patience_computed(&coll->handle, flight->since_ns);
     coll->ops->link(coll, &flight->target, flight->given);
     if (pp_rounds_asks(coll))        /* from now on this rank waits for others */
         pp_engine_alarm(&ctx->engine, 0);

@@ -1,5 +1,6 @@
 /* preduce_face.c - Start and Wait of P-Reduce: copying in and out, with the lock released if that takes long.  See
    context.h. */
+#include "../coll/patience.h"
 #include "staged_preduce.h"
 
 enum { SMALL_COPY_BYTES = 65536 };   /* up to this, copied under the lock */
@@ -122,7 +123,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     preduce->runs = preduce->result.runs;
     if (vector && !preduce->runs)
         copy_out(ctx, preduce, vector);
-    pp_group_time_given(preduce);
+    pp_patience_given(&preduce->handle);
     if (result)
         *result = (pp_result_t){.round = preduce->result.round, .initiator = -1};
     return PP_OK;

@@ -1,7 +1,7 @@
 /* staging.c - see staging.h. */
 #include "direct.h"
 #include "vault.h"
-#include "../coll/patience.h"
+#include "../coll/rounds/time.h"
 
 #include <stdlib.h>
 
@@ -95,14 +95,14 @@ static pp_status_t queue(pp_ctx_t *ctx, pp_handle_t *handle, pp_flight_t **out)
    linked. */
 static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
 {
-    flight->since_ns = coll->time.given_ns;
-    coll->time.given_ns = 0;
+    flight->since_ns = coll->handle.clock.given_ns;
+    coll->handle.clock.given_ns = 0;
     flight->given = coll->ops->request(coll);
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     pp_staging_fly(ctx, flight);
     pp_staging_count(ctx, coll->handle.staging, flight->pinned);
-    pp_patience_started(coll);
+    pp_round_time_started(coll);
     coll->ops->settle(coll);
 }
 

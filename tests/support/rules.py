@@ -21,6 +21,7 @@ VISIBLE = """
 #include "base/tally.h"
 #define static
 #define inline
+#include "base/habit.h"
 #include "policy/policy.h"
 """
 
@@ -67,7 +68,8 @@ class Rules:
         compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
         assert compiler, "a C compiler is needed"
         (folder / "visible.c").write_text(VISIBLE, encoding="utf-8")
-        sources = [CSRC / "base" / "random.c", *sorted((CSRC / "policy").glob("*.c"))]
+        base = [CSRC / "base" / name for name in ("random.c", "habit.c")]
+        sources = [*base, *sorted((CSRC / "policy").glob("*.c"))]
         subprocess.run(
             [
                 *(*compiler.split(), "-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"),
@@ -78,7 +80,9 @@ class Rules:
         )
         self.ffi: Any = cffi.FFI()
         self.ffi.cdef(enumerations("include/pypartial.h"))
-        self.ffi.cdef(declarations("base/tally.h") + declarations("policy/policy.h"))
+        self.ffi.cdef(
+            "".join(map(declarations, ("base/tally.h", "base/habit.h", "policy/policy.h")))
+        )
         self.lib: Any = self.ffi.dlopen(str(folder / "rules.so"))
         self.facts = lru_cache(maxsize=None)(self.new_facts)
         self.rule = lru_cache(maxsize=4096)(self.new_rule)

@@ -9,28 +9,10 @@
  * second, for which it may wait.  Groups that the caller gives, or that stand in a table, know no patience: they wait as
  * any MPI does.
  */
+#include "../patience.h"
 #include "../preduce.h"
 
-enum {
-    TELL_SHARE = 8,                  /* after so large a part of its patience a waiting rank tells the others, */
-    TELL_NS_MAX = 50000000,          /* but no later than this */
-    AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: others may have joined */
-    AGAIN_MAX = 20,
-    LONG_NS = 5000000
-};
-
-static bool has_patience(const pp_preduce_t *preduce)
-{
-    const pp_team_t *team = preduce->handle.team;
-    return team->patience_ns != PP_FOR_EVER && team->engine->size > 1 && !preduce->handle.waits_as_mpi;
-}
-
-static uint64_t patience_ns(const pp_preduce_t *preduce)
-{
-    return pp_team_patience_ns(preduce->handle.team, &preduce->time.habit);
-}
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+enum { LONG_NS = 5000000 };
 
 /* ---- this rank's own calls ------------------------------------------------------------------------------------- */
 
@@ -44,30 +26,17 @@ void pp_group_time_returned(pp_preduce_t *preduce)
 
 void pp_group_time_before_start(pp_preduce_t *preduce)
 {
-    pp_team_t *team = preduce->handle.team;
     if (preduce->handle.by_patience || preduce->time.awaited)
         pp_group_time_returned(preduce);
-    if (preduce->time.given_ns == 0)
-        return;
-    uint64_t now = pp_team_coarse_now(team), taken = now > preduce->time.given_ns ? now - preduce->time.given_ns : 0;
-    pp_habit_add(&preduce->time.habit, taken);
-    pp_habit_add(&team->habit, taken);
-    preduce->time.given_ns = 0;
+    pp_patience_asks(&preduce->handle);
 }
 
 void pp_group_time_started(pp_preduce_t *preduce)
 {
-    preduce->time.long_ns = preduce->time.tell_ns = 0;
-    preduce->time.tells = 0;
+    preduce->time.long_ns = 0;
+    pp_patience_anew(&preduce->handle, false);
     if (pp_handle_waits(&preduce->handle) && preduce->handle.engine->size > 1)
         pp_engine_alarm(preduce->handle.engine, 0);
-}
-
-void pp_group_time_given(pp_preduce_t *preduce)
-{
-    const pp_team_t *team = preduce->handle.team;
-    if (team->patience_ns < 0 && team->engine->size > 1)
-        preduce->time.given_ns = pp_team_coarse_now(team);
 }
 
 /* ---- others ---------------------------------------------------------------------------------------------------- */
@@ -96,7 +65,7 @@ void pp_group_time_confirmed(pp_preduce_t *preduce, uint64_t request)
 {
     pp_engine_t *engine = preduce->handle.engine;
     preduce->time.confirms = false;
-    if (pp_preduce_asks(preduce) || !has_patience(preduce))
+    if (pp_preduce_asks(preduce) || !pp_patience_ends(&preduce->handle))
         return;
     if (request != preduce->time.awaited) {
         preduce->time.awaited = request;
@@ -104,14 +73,14 @@ void pp_group_time_confirmed(pp_preduce_t *preduce, uint64_t request)
         pp_engine_alarm(engine, 0);
     } else if (is_over(preduce, pp_engine_now(engine))) {
         preduce->time.awaited = 0;
-        pp_team_leave_by_patience(&preduce->handle, "a group", patience_ns(preduce));
+        pp_patience_leave(&preduce->handle, "a group");
     }
 }
 
 /* While the clock runs for another request, that one may be over. */
 void pp_group_time_awaited(pp_preduce_t *preduce, uint64_t request)
 {
-    if (pp_preduce_asks(preduce) || !has_patience(preduce) || request == preduce->time.awaited)
+    if (pp_preduce_asks(preduce) || !pp_patience_ends(&preduce->handle) || request == preduce->time.awaited)
         return;
     if (preduce->time.awaited)
         confirm(preduce);
@@ -132,7 +101,7 @@ void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
     /* While it had left, this rank held nobody up, and that time is none of its usual ones.  It is waited for still when it
        is back. */
     if (pp_handle_gone(&preduce->handle))
-        preduce->time.leave_ns = preduce->time.given_ns = 0;
+        preduce->time.leave_ns = preduce->handle.clock.given_ns = 0;
     else if (holds_up(preduce) && preduce->time.leave_ns == 0)
         pp_engine_alarm(team->engine, 0);
 }
@@ -141,15 +110,10 @@ void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
 
 static uint64_t tick_waiting(pp_preduce_t *preduce, uint64_t now)
 {
-    const uint64_t patience = patience_ns(preduce);
-    if (preduce->time.tell_ns == 0)
-        preduce->time.tell_ns = now + earlier(patience / TELL_SHARE, TELL_NS_MAX);
-    if (now < preduce->time.tell_ns || preduce->time.tells == AGAIN_MAX)
-        return preduce->time.tells == AGAIN_MAX ? PP_NEVER_NS : preduce->time.tell_ns;
-    const uint64_t again = (patience > AGAIN_NS_MIN ? patience : AGAIN_NS_MIN) << preduce->time.tells++;
-    preduce->ops->await(preduce);
-    preduce->time.tell_ns = again < PP_NEVER_NS - now ? now + again : PP_NEVER_NS - 1;
-    return preduce->time.tell_ns;
+    uint64_t next;
+    if (pp_patience_tells(&preduce->handle, now, &next))
+        preduce->ops->await(preduce);
+    return next;
 }
 
 static uint64_t tick_long(pp_preduce_t *preduce, uint64_t now)
@@ -166,7 +130,7 @@ static uint64_t tick_long(pp_preduce_t *preduce, uint64_t now)
 static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
 {
     if (preduce->time.leave_ns == 0)
-        preduce->time.leave_ns = now + patience_ns(preduce);
+        preduce->time.leave_ns = now + pp_patience_ns(&preduce->handle);
     if (!is_over(preduce, now))
         return preduce->time.leave_ns;
     confirm(preduce);
@@ -189,11 +153,11 @@ uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now, uint64_t waits)
     uint64_t next = PP_NEVER_NS;
     if (pp_preduce_asks(preduce) && preduce->handle.engine->size > 1)
         next = tick_long(preduce, now);
-    if (pp_preduce_asks(preduce) && has_patience(preduce))
-        next = earlier(next, tick_waiting(preduce, now));
+    if (pp_preduce_asks(preduce) && pp_patience_ends(&preduce->handle))
+        next = pp_earlier(next, tick_waiting(preduce, now));
     if (holds_up(preduce))
-        next = earlier(next, tick_awaited(preduce, now));
+        next = pp_earlier(next, tick_awaited(preduce, now));
     if (waits > 0 && !preduce->time.elsewhere)
-        next = earlier(next, tick_elsewhere(preduce, now));
+        next = pp_earlier(next, tick_elsewhere(preduce, now));
     return next;
 }

@@ -1,5 +1,5 @@
 /* contribute.c - a contribution on a board, from its Start on.  See combine.h. */
-#include "../patience.h"
+#include "time.h"
 #include "combine.h"
 
 #include <string.h>
@@ -106,7 +106,7 @@ void pp_contribute_give_up(pp_allreduce_t *coll, const pp_target_t *target)
 uint64_t pp_contribute_request(pp_allreduce_t *coll)
 {
     pp_combine_catch_up(coll);
-    pp_patience_before_start(coll);
+    pp_round_time_before_start(coll);
     return pp_rounds_request(coll);
 }
 

@@ -1,5 +1,5 @@
 /* hold.c - rounds on a board that a rank has waited long for: which ranks hold them up.  See combine.h. */
-#include "../patience.h"
+#include "time.h"
 #include "combine.h"
 
 void pp_hold_await(pp_allreduce_t *coll, uint64_t round)
@@ -34,7 +34,7 @@ static void tell(const pp_view_t *view, pp_allreduce_t *coll, int32_t index, boo
     if (index != node->index)
         node->wake(node->owner, index, true);
     else
-        pp_patience_awaited(coll, view->round, holds ? PP_TOLD_THAT_IT_HOLDS : PP_TOLD_THAT_OTHERS_WAIT);
+        pp_round_time_awaited(coll, view->round, holds ? PP_TOLD_THAT_IT_HOLDS : PP_TOLD_THAT_OTHERS_WAIT);
 }
 
 /* So the clocks of all ranks that the round may come to lack run together. */

@@ -13,7 +13,7 @@
  * follows a draw from rank to rank of the node, and hands it on when it comes to a rank of another node.  Ready ranks
  * are counted on the node, and then along a tree of nodes.
  */
-#include "../patience.h"
+#include "time.h"
 #include "leader.h"
 
 #include "../../algo/algo.h"

@@ -9,7 +9,7 @@
  * round. Full needs no count: a waiting rank activates the round, and each rank gives its part when it is ready or has
  * left.
  */
-#include "../patience.h"
+#include "time.h"
 
 #include "../../algo/algo.h"
 #include "ballots.h"
@@ -163,7 +163,7 @@ static void await(pp_allreduce_t *coll, uint32_t number) { pass_on(coll, coll->c
 static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
 {
     uint32_t number = ((const pp_await_t *)message)->number;
-    if (pp_patience_awaited(coll, message->round, number))
+    if (pp_round_time_awaited(coll, message->round, number))
         pass_on(coll, message->round, number);
 }
 
@@ -448,7 +448,7 @@ static pp_status_t aim(pp_allreduce_t *coll, pp_target_t *target)
 static uint64_t request(pp_allreduce_t *coll)
 {
     pp_rounds_count_as_given(coll, coll->messages->taken);
-    pp_patience_before_start(coll);
+    pp_round_time_before_start(coll);
     return pp_rounds_request(coll);
 }
 

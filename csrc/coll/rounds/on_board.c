@@ -1,5 +1,5 @@
 /* on_board.c - what rounds on one board and on several boards share.  See combine.h. */
-#include "../patience.h"
+#include "time.h"
 #include "combine.h"
 #include "../../node/keeper.h"
 
@@ -18,7 +18,7 @@ static void hear_told(pp_allreduce_t *coll)
 {
     const pp_told_t told = pp_hold_told(coll);
     if (told != PP_TOLD_NOTHING)
-        pp_patience_awaited(coll, coll->completed, told);
+        pp_round_time_awaited(coll, coll->completed, told);
 }
 
 bool pp_on_board_has_news(pp_allreduce_t *coll)
