@@ -148,7 +148,8 @@ static pp_held_t count_buffers(const pp_engine_t *engine)
 {
     pp_held_t sum = {0};
     PP_FOR_EACH_HANDLE(engine, handle)
-        handle->kind->count_buffers(handle, &sum);
+        if (handle->ops->count_buffers)
+            handle->ops->count_buffers(handle, &sum);
     return sum;
 }
 

@@ -310,13 +310,13 @@ void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
                     calls->engine->size - 1);
 }
 
-pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind)
+pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind, const pp_handle_ops_t *ops)
 {
     pp_kernels_t kernels = {.keep_left = votes_keep_left, .keep_right = votes_keep_right,
                             .element_bytes = sizeof(pp_vote_t), .memory = &pp_memory_host};
     pp_engine_t *engine = calls->engine;
     pp_graph_t  *graph = NULL;
-    calls->agree.handle = (pp_handle_t){.kind = kind, .team = calls->team};
+    calls->agree.handle = (pp_handle_t){.kind = kind, .ops = ops, .team = calls->team};
     PP_TRY(pp_engine_register(engine, &calls->agree.handle, 0));
     PP_TRY(pp_algo_synchronous_allreduce(PP_ALGORITHM_FIRST, engine->rank, engine->size, 1, 1, &graph));
     return pp_series_open(engine, 0, graph, NULL, &kernels, 2, &host, calls, &calls->agree.series);

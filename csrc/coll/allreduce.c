@@ -158,28 +158,6 @@ static void update(pp_handle_t *handle)
     pp_round_time_update(coll);
 }
 
-static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    if (coll->ops->control)
-        coll->ops->control(coll, peer, message);
-    else
-        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
-                       "rounds are made in shared memory", message->kind, peer, handle->id);
-}
-
-static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    if (coll->series.graph)
-        pp_series_receive(&coll->series, peer, message, bytes);
-    else
-        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "rank %d sent an operation's message to handle %u, whose "
-                       "rounds are made in shared memory", peer, handle->id);
-}
-
-static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_allreduce_of(handle)->series); }
-
 static void drop_request(pp_handle_t *handle)
 {
     pp_round_time_returned(pp_allreduce_of(handle));
@@ -203,64 +181,13 @@ static bool in_mid_round(const pp_handle_t *handle)
     return coll->ops->in_mid_round(coll);
 }
 
-static bool has_retired(const pp_handle_t *handle)
-{
-    const pp_allreduce_t *coll = pp_allreduce_of(handle);
-    return coll->ops->retired(coll);
-}
-
-/* ---- rounds in memory that ranks share --------------------------------------------------------------------- */
-
-static void count_as_given(pp_handle_t *handle)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    if (coll->ops->count_as_given)
-        coll->ops->count_as_given(coll);
-}
-
-static bool poll_rounds(pp_handle_t *handle)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    return coll->ops->poll && coll->ops->poll(coll);
-}
-
-static bool is_needed(pp_handle_t *handle)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    return coll->ops->needed && coll->ops->needed(coll);
-}
-
-static bool has_work(const pp_handle_t *handle)
-{
-    const pp_allreduce_t *coll = pp_allreduce_of(handle);
-    return coll->ops->has_work && coll->ops->has_work(coll);
-}
-
-static void begin_work(pp_handle_t *handle, bool *lands)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    coll->ops->begin_work(coll, lands);
-}
-
-static bool work(pp_handle_t *handle, bool lands, uint64_t *round)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    return coll->ops->work(coll, lands, round);
-}
-
-static void worked(pp_handle_t *handle, uint64_t round, bool last)
-{
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    coll->ops->worked(coll, round, last);
-}
-
 /* ---- questions --------------------------------------------------------------------------------------------- */
 
 static pp_device_wait_t device_wait(const pp_allreduce_t *coll)
 {
     if (coll->on_their_way > 0)
         return PP_CONTRIBUTION_ON_ITS_WAY;
-    return coll->ops->on_device && coll->ops->on_device(coll) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
+    return coll->handle.ops->on_device && coll->handle.ops->on_device(&coll->handle) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
 }
 
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
@@ -295,28 +222,17 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
     };
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_text_add(text, "%s", texts[device_wait(coll)]);
-    coll->ops->explain(coll, text);
+    handle->ops->explain(handle, text);
 }
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_allreduce_of(handle)->completed; }
 static bool is_behind(const pp_handle_t *handle, uint64_t round) { return pp_allreduce_of(handle)->completed < round; }
 
-static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
-{
-    const pp_series_t *series = &pp_allreduce_of(handle)->series;
-    pp_pool_count(&series->vectors, sum);
-    pp_pool_count(&series->scratches, sum);
-}
-
 static const pp_handle_kind_t kind = {
-    .init = "Allreduce_init", .update = update, .control = control, .operation = operation, .replay = replay,
-    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .empty = empty,
-    .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
-    .in_mid_round = in_mid_round, .retired = has_retired, .count_as_given = count_as_given, .poll = poll_rounds,
-    .needed = is_needed, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,
-    .tick = tick,
-    .describe = describe, .explain = explain, .next_round = next_round, .is_behind = is_behind,
-    .count_buffers = count_buffers,
+    .init = "Allreduce_init", .update = update, .sign = sign, .reserve = reserve, .unreserve = unreserve,
+    .open = open_handle, .empty = empty, .drop_request = drop_request, .give = give, .drains = drains,
+    .can_give = can_give, .discard = discard, .in_mid_round = in_mid_round, .tick = tick, .describe = describe,
+    .explain = explain, .next_round = next_round, .is_behind = is_behind,
 };
 
 bool pp_is_allreduce(const pp_handle_t *handle) { return handle->kind == &kind; }

@@ -103,22 +103,17 @@ typedef struct pp_rounds_ops {
     /* Facts about this rank, and the round that completes next here. */
     pp_facts_t  (*facts)(const pp_allreduce_t *);
     bool        (*in_mid_round)(const pp_allreduce_t *);
-    /* Its part of a round waits for its device; NULL: such rounds need none. */
-    bool        (*on_device)(const pp_allreduce_t *);
     uint64_t    (*joined)(const pp_allreduce_t *);
-    bool        (*retired)(const pp_allreduce_t *);
     /* Tells the other ranks that this one has waited long for the next round. */
     void        (*await)(pp_allreduce_t *, uint32_t number);
     /* Whether this rank holds up the next round, which another rank waits for. */
     bool        (*holds_up)(pp_allreduce_t *);
-    void        (*explain)(pp_allreduce_t *, pp_text_t *text);
 
     /* Collective calls. */
     uint64_t    (*discard)(pp_allreduce_t *);
     /* The call of the only pending contribution will be given the last round there is, so it cannot be stale. */
     void        (*forgive)(pp_allreduce_t *);
 
-    void        (*control)(pp_allreduce_t *, int32_t peer, const pp_prefix_t *message);
     void        (*close)(pp_allreduce_t *);
 
     /* ---- rounds in memory that ranks share; NULL if outcomes have buffers of their own */
@@ -133,27 +128,18 @@ typedef struct pp_rounds_ops {
     /* The board on which all ranks make the rounds; NULL: there is none for all. */
     struct pp_board *(*board)(pp_allreduce_t *);
 
-    /* While this rank is exempt from max_lag: rounds that have gone on count as given. */
-    void        (*count_as_given)(pp_allreduce_t *);
-
-    /* Looks for what other ranks have done there, and settles; true: there was something. */
-    bool        (*poll)(pp_allreduce_t *);
-    /* A round would stand still if this rank left the library now. */
-    bool        (*needed)(pp_allreduce_t *);
-    /* Chunks of a round are left to be handed out. */
-    bool        (*has_work)(const pp_allreduce_t *);
-    /* After this the handle is not freed before worked().  *lands: the caller waits for this handle; stays true if the
-       chunks that it moves may go to the receive buffers at once. */
-    void        (*begin_work)(pp_allreduce_t *, bool *lands);
-    /* Moves chunks, without the lock, mostly until none is left; true: the last chunk of the round is finished. */
-    bool        (*work)(pp_allreduce_t *, bool lands, uint64_t *round);
-    void        (*worked)(pp_allreduce_t *, uint64_t round, bool last);
+    pp_handle_ops_t handle;
 } pp_rounds_ops_t;
 
 /* Each opens a handle's rounds in one of the three ways, and sets coll->ops. */
 pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, const pp_kernels_t *kernels);
 pp_status_t pp_board_rounds_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, const pp_kernels_t *kernels);
 pp_status_t pp_leader_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, const pp_kernels_t *kernels);
+/* See pp_handle_ops_t. */
+void        pp_rounds_count_buffers(const pp_handle_t *handle, pp_held_t *sum);
+/* ... of ways with messages between ranks. */
+void        pp_rounds_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes);
+void        pp_rounds_replay(pp_handle_t *handle);
 /* Called on the first rank of a node: reserves the node's memory for a handle that is being agreed on; 0: none. */
 uint64_t    pp_board_rounds_reserve(const pp_allreduce_t *coll);
 void        pp_board_rounds_unreserve(const pp_allreduce_t *coll, uint64_t region);

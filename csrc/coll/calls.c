@@ -37,8 +37,8 @@ static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *mess
 static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_calls_of(handle->team)->agree.series); }
 
 /* Handle 0, on which the ranks vote. */
-static const pp_handle_kind_t agreement = {
-    .update = update, .operation = operation, .replay = replay, .is_behind = pp_exit_is_behind};
+static const pp_handle_kind_t agreement = {.update = update, .is_behind = pp_exit_is_behind};
+static const pp_handle_ops_t  votes = {.operation = operation, .replay = replay};
 
 /* Messages of the context. */
 static void control(void *owner, int32_t peer, const pp_prefix_t *message)
@@ -60,7 +60,7 @@ pp_status_t pp_calls_open(pp_calls_t *calls, pp_team_t *team, pp_engine_t *engin
     *calls = (pp_calls_t){.team = team, .engine = engine};
     engine->control = control;
     engine->owner = calls;
-    return pp_agreement_open(calls, &agreement);
+    return pp_agreement_open(calls, &agreement, &votes);
 }
 
 void pp_calls_close(pp_calls_t *calls)

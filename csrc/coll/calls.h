@@ -94,7 +94,7 @@ void        pp_call_drop_unborn(pp_calls_t *calls);
 
 /* ---- agreement.c --------------------------------------------------------------------------------------- */
 
-pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind);
+pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind, const pp_handle_ops_t *ops);
 /* `complaint`: why this rank cannot make the handle, which mostly is a wrong argument; NULL: it can.  This rank gets
    `complained` for it, an error. */
 pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_status_t complained,

@@ -70,8 +70,8 @@ static void latch(pp_calls_t *calls, int32_t peer, const pp_gone_t *message)
 {
     /* What it has completed in memory that ranks share is there. */
     PP_FOR_EACH_HANDLE(calls->engine, handle)
-        if (handle->kind->poll)
-            handle->kind->poll(handle);
+        if (handle->ops->poll)
+            handle->ops->poll(handle);
     /* An error that concerns all ranks is passed on as it is, so that all of them show the first cause. */
     const bool of_all = message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED;
     calls->gone_status = of_all ? message->status : PP_ERR_PEER_FAILED;

@@ -96,7 +96,7 @@ void pp_flush_explain(const pp_calls_t *calls, pp_text_t *text)
 void pp_flush_end_free(pp_calls_t *calls)
 {
     pp_handle_t *handle = calls->handle;
-    if (!handle->kind->retired(handle))
+    if (!handle->ops->retired(handle))
         return;
     pp_engine_forget(calls->engine, handle);
     pp_handle_release(handle);

@@ -221,20 +221,6 @@ static void update(pp_handle_t *handle)
 
 /* ---- what the engine and collective calls ask ------------------------------------------------------------------ */
 
-static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
-{
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    preduce->ops->control(preduce, peer, message);
-}
-
-static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
-{
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    preduce->ops->operation(preduce, peer, message, bytes);
-}
-
-static void replay(pp_handle_t *handle) { (void)handle; }
-
 static void drop_request(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
@@ -253,54 +239,14 @@ static uint64_t discard(pp_handle_t *handle) { return pp_preduce_of(handle)->dro
 
 static bool in_mid_round(const pp_handle_t *handle) { return pp_handle_waits(handle); }
 
-static bool has_retired(const pp_handle_t *handle)
-{
-    const pp_preduce_t *preduce = pp_preduce_of(handle);
-    return preduce->ops->retired(preduce);
-}
-
-/* ---- groups in memory that ranks share ------------------------------------------------------------------------- */
-
-static bool poll(pp_handle_t *handle)
-{
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    return preduce->ops->poll && preduce->ops->poll(preduce);
-}
-
-static bool has_work(const pp_handle_t *handle)
-{
-    const pp_preduce_t *preduce = pp_preduce_of(handle);
-    return preduce->ops->has_work && preduce->ops->has_work(preduce);
-}
-
-static void begin_work(pp_handle_t *handle, bool *lands)
-{
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    *lands = false;
-    preduce->ops->begin_work(preduce);
-}
-
-static bool work(pp_handle_t *handle, bool lands, uint64_t *job)
-{
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    (void)lands;
-    return preduce->ops->work(preduce, job);
-}
-
-static void worked(pp_handle_t *handle, uint64_t job, bool last)
-{
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    preduce->ops->worked(preduce, job, last);
-}
-
 /* ---- questions ------------------------------------------------------------------------------------------------- */
 
 static pp_device_wait_t device_wait(const pp_preduce_t *preduce)
 {
     if (preduce->on_its_way)
         return PP_CONTRIBUTION_ON_ITS_WAY;
-    const pp_grouping_t *ops = preduce->ops;
-    return ops && ops->on_device && ops->on_device(preduce) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
+    const pp_handle_ops_t *ops = preduce->handle.ops;
+    return ops && ops->on_device && ops->on_device(&preduce->handle) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
 }
 
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
@@ -324,28 +270,19 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
     }
     if (wait == PP_DEVICE_PART)
         pp_text_add(text, "this rank's device has yet to do its part of a round\n");
-    preduce->ops->explain(preduce, text);
+    handle->ops->explain(handle, text);
 }
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
 
 /* The number says nothing of this rank's groups.  A group that is complete at a member has begun at all of them. */
-static bool is_behind(const pp_handle_t *handle, uint64_t round) { return (void)round, !has_retired(handle); }
-
-static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
-{
-    const pp_preduce_t *preduce = pp_preduce_of(handle);
-    if (preduce->ops)
-        preduce->ops->count_buffers(preduce, sum);
-}
+static bool is_behind(const pp_handle_t *handle, uint64_t round) { return (void)round, !handle->ops->retired(handle); }
 
 static const pp_handle_kind_t kind = {
-    .init = "Preduce_init", .update = update, .control = control, .operation = operation, .replay = replay,
-    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .empty = empty,
-    .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
-    .in_mid_round = in_mid_round, .retired = has_retired, .poll = poll, .has_work = has_work, .begin_work = begin_work,
-    .work = work, .worked = worked, .tick = tick, .describe = describe, .explain = explain, .next_round = next_round,
-    .is_behind = is_behind, .count_buffers = count_buffers,
+    .init = "Preduce_init", .update = update, .sign = sign, .reserve = reserve, .unreserve = unreserve,
+    .open = open_handle, .empty = empty, .drop_request = drop_request, .give = give, .drains = drains,
+    .can_give = can_give, .discard = discard, .in_mid_round = in_mid_round, .tick = tick, .describe = describe,
+    .explain = explain, .next_round = next_round, .is_behind = is_behind,
 };
 
 bool pp_is_preduce(const pp_handle_t *handle) { return handle->kind == &kind; }

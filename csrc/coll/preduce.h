@@ -49,23 +49,11 @@ typedef struct pp_grouping {
     void        (*ran)(pp_preduce_t *);
     /* Goes on with what has to be done outside a callback. */
     void        (*go_on)(pp_preduce_t *);
-    void        (*control)(pp_preduce_t *, int32_t peer, const pp_prefix_t *message);
-    void        (*operation)(pp_preduce_t *, int32_t peer, const pp_prefix_t *message, size_t bytes);
-    bool        (*retired)(const pp_preduce_t *);
-    void        (*explain)(pp_preduce_t *, pp_text_t *text);
-    void        (*count_buffers)(const pp_preduce_t *, pp_held_t *sum);
     void        (*close)(pp_preduce_t *);
 
-    /* ---- in the memory of the node; NULL otherwise.  See pp_handle_kind_t */
-    bool        (*poll)(pp_preduce_t *);
-    bool        (*has_work)(const pp_preduce_t *);
-    void        (*begin_work)(pp_preduce_t *);
-    bool        (*work)(pp_preduce_t *, uint64_t *job);
-    void        (*worked)(pp_preduce_t *, uint64_t job, bool last);
-    /* This rank's Start has begun a group whose chunks are not all handed out. */
+    /* This rank's Start has begun a group whose chunks are not all handed out.  NULL: none are. */
     bool        (*has_begun)(const pp_preduce_t *);
-    /* This rank's device has yet to average groups. */
-    bool        (*on_device)(const pp_preduce_t *);
+    pp_handle_ops_t handle;
 } pp_grouping_t;
 
 struct pp_preduce {

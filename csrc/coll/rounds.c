@@ -95,3 +95,19 @@ uint64_t pp_rounds_request(pp_allreduce_t *coll)
         pp_team_wait_begins(&coll->handle, coll->ops->own);
     return given;
 }
+
+/* ---- what all ways answer the engine ----------------------------------------------------------------------------- */
+
+void pp_rounds_count_buffers(const pp_handle_t *handle, pp_held_t *sum)
+{
+    const pp_series_t *series = &pp_allreduce_of(handle)->series;
+    pp_pool_count(&series->vectors, sum);
+    pp_pool_count(&series->scratches, sum);
+}
+
+void pp_rounds_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    pp_series_receive(&pp_allreduce_of(handle)->series, peer, message, bytes);
+}
+
+void pp_rounds_replay(pp_handle_t *handle) { pp_series_replay_early(&pp_allreduce_of(handle)->series); }

@@ -18,8 +18,8 @@ void pp_team_wait_begins(pp_handle_t *handle, bool seen)
 void pp_team_count_as_given(const pp_team_t *team, const pp_handle_t *but)
 {
     PP_FOR_EACH_HANDLE(team->engine, handle)
-        if (handle != but && handle->kind->count_as_given)
-            handle->kind->count_as_given(handle);
+        if (handle != but && handle->ops->count_as_given)
+            handle->ops->count_as_given(handle);
 }
 
 void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state)

@@ -38,10 +38,11 @@ bool pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const
 static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
 {
     pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
-    if (handle && prefix->kind != PP_MSG_OPERATION && handle->kind->control) {
-        handle->kind->control(handle, peer, prefix);
-    } else if (handle && prefix->kind == PP_MSG_OPERATION && handle->kind->operation) {
-        handle->kind->operation(handle, peer, prefix, bytes);
+    const pp_handle_ops_t *ops = handle ? handle->ops : NULL;
+    if (ops && prefix->kind != PP_MSG_OPERATION && ops->control) {
+        ops->control(handle, peer, prefix);
+    } else if (ops && prefix->kind == PP_MSG_OPERATION && ops->operation) {
+        ops->operation(handle, peer, prefix, bytes);
     } else if (handle || prefix->kind == PP_MSG_OPERATION) {
         /* Only a late control message to a freed handle may find no receiver. */
         pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent a message of kind %u and round %llu to handle %u, "
@@ -128,8 +129,8 @@ static void replay_kept(pp_engine_t *engine)
         free(stored);
     }
     for (pp_walk_t walk = pp_walk_begin(&engine->handles, 0); !engine->error && pp_walk_on(&engine->handles, &walk);)
-        if (walk.here->kind->replay)
-            walk.here->kind->replay(walk.here);
+        if (walk.here->ops->replay)
+            walk.here->ops->replay(walk.here);
 }
 
 void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes)

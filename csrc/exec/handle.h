@@ -48,16 +48,9 @@ typedef struct pp_signature {
 typedef struct pp_handle_kind {
     const char *init;                /* the name of the call that makes such a handle, for texts */
 
-    /* ---- called by the engine; NULL: not for this kind */
+    /* ---- called by the engine */
     /* Something that the rules look at has changed: waiting ranks, calls, completed rounds. */
     void (*update)(pp_handle_t *);
-    /* A control message for this handle has come. */
-    void (*control)(pp_handle_t *, int32_t peer, const pp_prefix_t *message);
-    /* An operation's message has come. */
-    void (*operation)(pp_handle_t *, int32_t peer, const pp_prefix_t *message, size_t bytes);
-    /* Kept messages may be due. */
-    void (*replay)(pp_handle_t *);
-
     /* ---- making a handle */
     /* Writes what the ranks compare.  May fail, before anything is communicated. */
     pp_status_t (*sign)(pp_handle_t *, pp_signature_t *signature);
@@ -82,41 +75,59 @@ typedef struct pp_handle_kind {
     uint64_t    (*discard)(pp_handle_t *);
     /* A round has begun here and is not done. */
     bool        (*in_mid_round)(const pp_handle_t *);
-    /* No message of its rounds is outstanding, and no thread works at them. */
-    bool        (*retired)(const pp_handle_t *);
-
-    /* ---- rounds in memory that ranks share; NULL: not for this kind */
-    /* Before this rank's exemption from a bound ends: rounds that went on meanwhile count as given. */
-    void        (*count_as_given)(pp_handle_t *);
-    /* Looks for what other ranks have done there, and settles; true: there was something. */
-    bool        (*poll)(pp_handle_t *);
-    /* A round would stand still if this rank left the library now. */
-    bool        (*needed)(pp_handle_t *);
-    /* has_work(): chunks of a round are left to be moved.  After begin_work() the handle is not freed before worked().
-       See pp_rounds_ops_t. */
-    bool        (*has_work)(const pp_handle_t *);
-    void        (*begin_work)(pp_handle_t *, bool *lands);
-    bool        (*work)(pp_handle_t *, bool lands, uint64_t *round);
-    void        (*worked)(pp_handle_t *, uint64_t round, bool last);
-
     /* ---- time */
     /* Looks at what depends on time.  Returns the time of the next look; PP_NEVER_NS: not before something happens. */
     uint64_t    (*tick)(pp_handle_t *, uint64_t now_ns);
 
     /* ---- questions */
     void        (*describe)(pp_handle_t *, pp_rank_state_t *state);
-    /* Adds a line for each thing that keeps its rounds from going on here. */
+    /* Says why nothing goes on here. */
     void        (*explain)(pp_handle_t *, pp_text_t *text);
     uint64_t    (*next_round)(const pp_handle_t *);       /* the round that completes next here */
     /* Whether something is under way here that was complete at a peer whose next_round() was `round`. */
     bool        (*is_behind)(const pp_handle_t *, uint64_t round);
-    void        (*count_buffers)(const pp_handle_t *, pp_held_t *sum);    /* adds */
 } pp_handle_kind_t;
+
+/* How the rounds, or the groups, of one handle are made: a kind may have several ways.  Set when the handle opens.  NULL:
+   there is nothing to do. */
+typedef struct pp_handle_ops {
+    /* A control message for this handle has come; an operation's message.  NULL: none may come. */
+    void        (*control)(pp_handle_t *, int32_t peer, const pp_prefix_t *message);
+    void        (*operation)(pp_handle_t *, int32_t peer, const pp_prefix_t *message, size_t bytes);
+    /* Kept messages may be due. */
+    void        (*replay)(pp_handle_t *);
+    /* No message of its rounds is outstanding, and no thread works at them.  Never NULL. */
+    bool        (*retired)(const pp_handle_t *);
+
+    /* ---- in memory that ranks share */
+    /* Before this rank's exemption from a bound ends: rounds that went on meanwhile count as given. */
+    void        (*count_as_given)(pp_handle_t *);
+    /* Looks for what other ranks have done there, and settles; true: there was something. */
+    bool        (*poll)(pp_handle_t *);
+    /* A round would stand still if this rank left the library now. */
+    bool        (*needed)(pp_handle_t *);
+    /* Chunks are left to be handed out; then the next three are not NULL. */
+    bool        (*has_work)(const pp_handle_t *);
+    /* After this the handle is not freed before worked().  *lands: the caller waits for this handle; stays true if the
+       chunks that it moves may go to the receive buffers at once. */
+    void        (*begin_work)(pp_handle_t *, bool *lands);
+    /* Moves chunks, without the lock, mostly until none is left; true: the last chunk of the job is finished. */
+    bool        (*work)(pp_handle_t *, bool lands, uint64_t *job);
+    void        (*worked)(pp_handle_t *, uint64_t job, bool last);
+
+    /* ---- questions */
+    /* Its part of a round waits for its device. */
+    bool        (*on_device)(const pp_handle_t *);
+    /* Adds a line for each thing that keeps its rounds from going on here.  Never NULL. */
+    void        (*explain)(pp_handle_t *, pp_text_t *text);
+    void        (*count_buffers)(const pp_handle_t *, pp_held_t *sum);    /* adds */
+} pp_handle_ops_t;
 
 #define PP_NEVER_NS UINT64_MAX
 
 struct pp_handle {
     const pp_handle_kind_t *kind;
+    const pp_handle_ops_t  *ops;     /* NULL: it is not open */
     const struct pp_face   *face;    /* what applications do with such a handle (progress/context.h) */
     struct pp_staging *staging;      /* its buffers are in the memory of a device (progress/staging.h); or NULL */
     void             (*end_staging)(struct pp_handle *);   /* frees it; called by empty() */

@@ -104,7 +104,8 @@ bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)
     coll->on_their_way--;
     ctx->flights--;
     if (handle->by_patience) {       /* it had held a round up for too long */
-        handle->kind->count_as_given(handle);
+        if (handle->ops->count_as_given)
+            handle->ops->count_as_given(handle);
         pp_round_time_returned(coll);
     }
     pp_patience_computed(&coll->handle, flight->since_ns);

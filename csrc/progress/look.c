@@ -36,7 +36,7 @@ static int look_at_boards(pp_ctx_t *ctx)
     if (ctx->engine.error || !ctx->engine.node)      /* after an error no handle catches up any more */
         return 0;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle)
-        any |= handle->kind->poll && handle->kind->poll(handle);
+        any |= handle->ops->poll && handle->ops->poll(handle);
     return any;
 }
 
@@ -46,7 +46,7 @@ pp_handle_t *pp_find_work(const pp_ctx_t *ctx)
     if (!ctx->engine.node)
         return NULL;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle)
-        if (!found && handle->kind->has_work && handle->kind->has_work(handle))
+        if (!found && handle->ops->has_work && handle->ops->has_work(handle))
             found = handle;
     return found;
 }
@@ -57,7 +57,7 @@ bool pp_is_needed(const pp_ctx_t *ctx)
     if (!ctx->engine.nodes)
         return false;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle)
-        needed |= handle->kind->needed && handle->kind->needed(handle);
+        needed |= handle->ops->needed && handle->ops->needed(handle);
     return needed;
 }
 
@@ -68,11 +68,11 @@ bool pp_work_at_round(pp_ctx_t *ctx, const pp_handle_t *receives)
     if (!handle)
         return false;
     bool lands = handle == receives;
-    handle->kind->begin_work(handle, &lands);
+    handle->ops->begin_work(handle, &lands);
     pthread_mutex_unlock(&ctx->lock);
-    bool last = handle->kind->work(handle, lands, &round);
+    bool last = handle->ops->work(handle, lands, &round);
     pthread_mutex_lock(&ctx->lock);
-    handle->kind->worked(handle, round, last);
+    handle->ops->worked(handle, round, last);
     pp_engine_settle(&ctx->engine);
     return true;
 }

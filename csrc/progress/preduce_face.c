@@ -51,8 +51,8 @@ pp_status_t pp_preduce_ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
 {
     pp_group_time_before_start(preduce);
     PP_TRY(preduce->ops->ask(preduce));
-    if (preduce->ops->poll)
-        preduce->ops->poll(preduce);
+    if (preduce->handle.ops->poll)
+        preduce->handle.ops->poll(&preduce->handle);
     pp_group_time_started(preduce);
     pp_engine_settle(&ctx->engine);
     return pp_engine_check(&ctx->engine);

@@ -190,9 +190,9 @@ static void work_for_others(pp_ctx_t *ctx)
     uint64_t round;
     for (pp_handle_t *handle; (handle = pp_find_work(ctx));) {
         bool lands = false;
-        handle->kind->begin_work(handle, &lands);
-        bool last = handle->kind->work(handle, lands, &round);
-        handle->kind->worked(handle, round, last);
+        handle->ops->begin_work(handle, &lands);
+        bool last = handle->ops->work(handle, lands, &round);
+        handle->ops->worked(handle, round, last);
         pp_engine_settle(&ctx->engine);
     }
 }

@@ -119,7 +119,8 @@ static void on_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *m
     pp_series_receive(&((member_t *)handle)->series, peer, message, bytes);
 }
 
-static const pp_handle_kind_t kind = {.init = "a schedule", .operation = on_operation};
+static const pp_handle_kind_t kind = {.init = "a schedule"};
+static const pp_handle_ops_t  ops = {.operation = on_operation};
 
 static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes, int32_t segments)
 {
@@ -128,6 +129,7 @@ static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes
     pp_graph_t  *graph;
     member->run = run;
     member->handle.kind = &kind;
+    member->handle.ops = &ops;
     PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
     PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
     PP_TRY(pp_engine_register(&member->engine, &member->handle, 0));

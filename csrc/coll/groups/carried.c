@@ -104,8 +104,9 @@ void *pp_carried_aim(pp_preduce_t *preduce)
 
 const void *pp_carried_vector(const pp_preduce_t *preduce) { return preduce->carried->vector->data; }
 
-void pp_carried_count_buffers(const pp_preduce_t *preduce, pp_held_t *sum)
+void pp_carried_count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 {
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_pool_count(&preduce->carried->vectors, sum);
     pp_instances_count_buffers(&preduce->carried->instances, sum);
 }

@@ -33,10 +33,10 @@ void        pp_carried_join(pp_preduce_t *preduce, uint64_t key, int32_t algorit
 void        pp_carried_lend(pp_preduce_t *preduce, pp_instance_t *instance, pp_share_of_round_t *share);
 void        pp_carried_get_back(pp_preduce_t *preduce, pp_instance_t *instance, int32_t divide_by);
 
-/* See pp_host_t and pp_grouping_t. */
+/* See pp_host_t, pp_grouping_t and pp_handle_ops_t. */
 void        pp_carried_retired(void *owner, pp_instance_t *instance);
 void       *pp_carried_aim(pp_preduce_t *preduce);
 const void *pp_carried_vector(const pp_preduce_t *preduce);
-void        pp_carried_count_buffers(const pp_preduce_t *preduce, pp_held_t *sum);
+void        pp_carried_count_buffers(const pp_handle_t *handle, pp_held_t *sum);
 
 #endif

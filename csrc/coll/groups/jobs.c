@@ -321,9 +321,11 @@ bool pp_jobs_any(const shared_t *shared)
     return find(shared, &number) >= 0;
 }
 
-bool pp_jobs_work(pp_preduce_t *preduce, uint64_t *job)
+bool pp_jobs_work(pp_handle_t *handle, bool lands, uint64_t *job)
 {
-    shared_t *shared = preduce->shared;
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    shared_t           *shared = preduce->shared;
+    (void)lands;
     uint64_t  number;
     int32_t   at = find(shared, &number);
     uint32_t  chunk;

@@ -279,8 +279,9 @@ static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
     }
 }
 
-static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
+static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     if (message->kind == PP_MSG_GROUP_EVENT)
         take_event(preduce, peer, (const pp_group_event_t *)message);
     else
@@ -294,13 +295,14 @@ static void go_on(pp_preduce_t *preduce)
     while (posted->kept && !preduce->handle.engine->error) {
         pp_stored_t *stored = posted->kept;
         posted->kept = stored->next;
-        control(preduce, stored->peer, (const pp_prefix_t *)stored->message);
+        control(&preduce->handle, stored->peer, (const pp_prefix_t *)stored->message);
         free(stored);
     }
 }
 
-static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
+static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_instances_message(&preduce->carried->instances, peer, message, bytes);
 }
 
@@ -366,13 +368,15 @@ static void ran(pp_preduce_t *preduce)
     finish_group(preduce);
 }
 
-static bool retired(const pp_preduce_t *preduce)
+static bool retired(const pp_handle_t *handle)
 {
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
     return preduce->carried->instances.open == 0 && !preduce->posted->kept;
 }
 
-static void explain(pp_preduce_t *preduce, pp_text_t *text)
+static void explain(pp_handle_t *handle, pp_text_t *text)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     enum { MOST = PP_LISTED + 1 };
     const posted_t *posted = preduce->posted;
     int32_t         missing[MOST], count;
@@ -403,8 +407,9 @@ static void close_groups(pp_preduce_t *preduce)
 static const pp_grouping_t ops = {
     .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
     .say_long = say_long, .vector = vector, .await = await, .confirm = confirm, .ran = ran, .go_on = go_on,
-    .control = control, .operation = operation, .retired = retired, .explain = explain, .count_buffers = pp_carried_count_buffers,
     .close = close_groups,
+    .handle = {.control = control, .operation = operation, .retired = retired, .explain = explain,
+               .count_buffers = pp_carried_count_buffers},
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -425,6 +430,7 @@ pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
 {
     posted_t *posted = preduce->posted = calloc(1, sizeof *posted);
     preduce->ops = &ops;
+    preduce->handle.ops = &ops.handle;
     if (!posted)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     posted->out = malloc(PP_MESSAGE_BYTES);

@@ -212,8 +212,9 @@ static void confirm(pp_preduce_t *preduce)
     pp_group_time_confirmed(preduce, request);
 }
 
-static bool poll(pp_preduce_t *preduce)
+static bool poll(pp_handle_t *handle)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     shared_t     *shared = preduce->shared;
     const pp_desk_t *desk = &shared->desks[shared->me];
     bool             any = shared->vault && finish_averages(preduce);
@@ -279,9 +280,17 @@ static void go_on(pp_preduce_t *preduce) { (void)preduce; }
 
 /* ---- chunks -------------------------------------------------------------------------------------------------- */
 
-static bool has_work(const pp_preduce_t *preduce) { return pp_jobs_any(preduce->shared); }
+static bool has_work(const pp_handle_t *handle)
+{
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return pp_jobs_any(preduce->shared);
+}
 
-static bool on_device(const pp_preduce_t *preduce) { return preduce->shared->launched_count > 0; }
+static bool on_device(const pp_handle_t *handle)
+{
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->shared->launched_count > 0;
+}
 
 static bool has_begun(const pp_preduce_t *preduce)
 {
@@ -292,10 +301,15 @@ static bool has_begun(const pp_preduce_t *preduce)
     return false;
 }
 
-static void begin_work(pp_preduce_t *preduce) { preduce->shared->workers++; }
-
-static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
+static void begin_work(pp_handle_t *handle, bool *lands)
 {
+    *lands = false;
+    pp_preduce_of(handle)->shared->workers++;
+}
+
+static void worked(pp_handle_t *handle, uint64_t job, bool last)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     shared_t *shared = preduce->shared;
     if (--shared->workers == 0)
         preduce->handle.engine->changed = true;
@@ -312,8 +326,9 @@ static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
 
 /* ---- questions ------------------------------------------------------------------------------------------------- */
 
-static void explain(pp_preduce_t *preduce, pp_text_t *text)
+static void explain(pp_handle_t *handle, pp_text_t *text)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     enum { MOST = PP_LISTED + 1 };
     shared_t    *shared = preduce->shared;
     int32_t      missing[MOST], count = 0;
@@ -327,21 +342,10 @@ static void explain(pp_preduce_t *preduce, pp_text_t *text)
     pp_listing_end(&listing, count > MOST ? " and more" : "");
 }
 
-static bool retired(const pp_preduce_t *preduce) { return preduce->shared->workers == 0; }
-
-static void count_buffers(const pp_preduce_t *preduce, pp_held_t *sum) { (void)preduce, (void)sum; }
-
-/* Nothing comes by messages. */
-static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
+static bool retired(const pp_handle_t *handle)
 {
-    pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
-                   "groups are formed in shared memory", message->kind, peer, preduce->handle.id);
-}
-
-static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
-{
-    (void)bytes;
-    control(preduce, peer, message);
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->shared->workers == 0;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------------------------- */
@@ -409,10 +413,9 @@ static void close_groups(pp_preduce_t *preduce)
 
 static const pp_grouping_t ops = {
     .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = vector, .await = await, .confirm = confirm, .go_on = go_on, .control = control, .operation = operation,
-    .retired = retired, .explain = explain, .count_buffers = count_buffers, .close = close_groups, .poll = poll,
-    .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
-    .on_device = on_device,
+    .vector = vector, .await = await, .confirm = confirm, .go_on = go_on, .close = close_groups, .has_begun = has_begun,
+    .handle = {.retired = retired, .explain = explain, .poll = poll, .has_work = has_work, .begin_work = begin_work,
+               .work = pp_jobs_work, .worked = worked, .on_device = on_device},
 };
 
 static pp_status_t open_initial(pp_preduce_t *preduce)
@@ -434,6 +437,7 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     const size_t   ranks = (size_t)node->size;
     shared_t      *shared = preduce->shared = calloc(1, sizeof *shared);
     preduce->ops = &ops;
+    preduce->handle.ops = &ops.handle;
     if (!shared)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     *shared = (shared_t){.node = node, .ranks = node->size, .me = node->index,

@@ -146,7 +146,7 @@ void        pp_jobs_follow_up(pp_preduce_t *preduce, bool serves);
    not in, so those groups go on if its process is stopped. */
 bool        pp_jobs_any(const shared_t *shared);
 /* Without any lock: moves chunks of a job until none is left.  True: this rank has finished its last one. */
-bool        pp_jobs_work(pp_preduce_t *preduce, uint64_t *job);
+bool        pp_jobs_work(pp_handle_t *handle, bool lands, uint64_t *job);
 /* Whether the weights of a job are not equal. */
 static inline bool pp_job_is_weighted(const pp_preduce_t *preduce, const struct pp_job_plan *plan)
 {

@@ -275,8 +275,9 @@ static void go_on(pp_preduce_t *preduce)
     join_call(preduce);
 }
 
-static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
+static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_instances_t *instances = &preduce->carried->instances;
     const uint64_t  key = message->round;
     const bool      is_open = pp_instances_find(instances, key);     /* the message may be the last, and close it */
@@ -286,8 +287,9 @@ static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *me
 }
 
 /* A member of this rank's group has waited long. */
-static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
+static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
 {
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     (void)peer;
     if (message->round > preduce->tables->awaited)
         preduce->tables->awaited = message->round;
@@ -296,10 +298,15 @@ static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *mess
 
 static void await(pp_preduce_t *preduce) { (void)preduce; }
 
-static bool retired(const pp_preduce_t *preduce) { return preduce->carried->instances.open == 0; }
-
-static void explain(pp_preduce_t *preduce, pp_text_t *text)
+static bool retired(const pp_handle_t *handle)
 {
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->carried->instances.open == 0;
+}
+
+static void explain(pp_handle_t *handle, pp_text_t *text)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_instances_explain(&preduce->carried->instances, text);
 }
 
@@ -313,8 +320,9 @@ static void close_groups(pp_preduce_t *preduce)
 
 static const pp_grouping_t ops = {
     .sends = true, .aim = pp_carried_aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = pp_carried_vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
-    .retired = retired, .explain = explain, .count_buffers = pp_carried_count_buffers, .close = close_groups,
+    .vector = pp_carried_vector, .await = await, .go_on = go_on, .close = close_groups,
+    .handle = {.control = control, .operation = operation, .retired = retired, .explain = explain,
+               .count_buffers = pp_carried_count_buffers},
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -342,6 +350,7 @@ pp_status_t pp_table_groups_open(pp_preduce_t *preduce)
 {
     preduce->tables = calloc(1, sizeof *preduce->tables);
     preduce->ops = &ops;
+    preduce->handle.ops = &ops.handle;
     if (!preduce->tables)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     /* Each other rank may be in one instance that this rank has not joined yet, with a message for each receive. */

@@ -368,8 +368,9 @@ static void settle(pp_allreduce_t *coll)
     pp_engine_settle(engine);
 }
 
-static bool poll_board(pp_allreduce_t *coll)
+static bool poll_board(pp_handle_t *handle)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     bool folded = pp_gather_fold_over(coll), read = pp_copy_has_read(coll);
     if (folded)
         gathered(coll, coll->completed);
@@ -379,18 +380,16 @@ static bool poll_board(pp_allreduce_t *coll)
     return true;
 }
 
-/* No round needs this rank: the other ranks of the node go on without it. */
-static bool is_needed(pp_allreduce_t *coll)
+static bool has_retired(const pp_handle_t *handle)
 {
-    (void)coll;
-    return false;
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->on_board->workers == 0 && !coll->on_board->folds;
 }
 
-static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->workers == 0 && !coll->on_board->folds; }
-
 /* The device folds; or a round waits for room in the ring, of which the device still reads entries. */
-static bool on_device(const pp_allreduce_t *coll)
+static bool on_device(const pp_handle_t *handle)
 {
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
     const pp_combine_t *combine = coll->on_board;
     if (combine->folds)
         return true;
@@ -407,14 +406,15 @@ static void await(pp_allreduce_t *coll, uint32_t number)
 static pp_board_t *board_of(pp_allreduce_t *coll) { return &coll->on_board->board; }
 
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .board = board_of, .on_device = on_device, .await = await, .settle = settle, .poll = poll_board,
-    .needed = is_needed, .retired = has_retired,
-    .explain = pp_on_board_explain, .close = pp_on_board_close,
+    PP_ON_BOARD_OPS, .board = board_of, .await = await, .settle = settle, .close = pp_on_board_close,
+    .handle = {PP_ON_BOARD_HANDLE_OPS, .on_device = on_device, .poll = poll_board, .retired = has_retired,
+               .explain = pp_on_board_explain},
 };
 
 pp_status_t pp_board_rounds_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, const pp_kernels_t *kernels)
 {
     coll->ops = &ops;
+    coll->handle.ops = &ops.handle;
     coll->config.algorithm = PP_SHARED_MEMORY;
     pp_series_open_bare(coll->handle.engine, agreed->id, coll->count, kernels, &coll->series);
     return pp_on_board_open(coll, &way, agreed->region);

@@ -75,8 +75,9 @@ static void count_passed(pp_allreduce_t *coll, uint64_t rounds)
 
 static uint64_t rounds_taken(uint64_t turn) { return pp_turn_round(turn) + pp_turn_taken(turn); }
 
-void pp_combine_count_as_given(pp_allreduce_t *coll)
+void pp_combine_count_as_given(pp_handle_t *handle)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_rounds_count_as_given(coll, rounds_taken(pp_board_turn(&coll->on_board->board)));
 }
 

@@ -126,7 +126,7 @@ int32_t    pp_view_drawn_at(pp_allreduce_t *coll, int32_t place);
 
 /* ---- who is waited for, in words (explain.c) ----------------------------------------------------------- */
 
-void       pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text);
+void       pp_on_board_explain(pp_handle_t *handle, pp_text_t *text);
 
 /* ---- rounds that a rank has waited long for (hold.c) ------------------------------------------------------ */
 
@@ -185,7 +185,7 @@ bool     pp_say_state(pp_allreduce_t *coll);
 /* Makes outcomes of the ring entries of the rounds that other ranks have made since this rank last looked. */
 bool     pp_combine_catch_up(pp_allreduce_t *coll);
 /* While this rank is exempt: rounds that are complete or taken count as given. */
-void     pp_combine_count_as_given(pp_allreduce_t *coll);
+void     pp_combine_count_as_given(pp_handle_t *handle);
 
 /* ---- making a round (gather.c) -------------------------------------------------------------------------- */
 
@@ -237,10 +237,10 @@ void        pp_on_board_update(pp_allreduce_t *coll);
 bool        pp_on_board_go_on(pp_allreduce_t *coll);
 /* Whether there is something to do: rounds to catch up with, or the open round needs attention. */
 bool        pp_on_board_has_news(pp_allreduce_t *coll);
-bool        pp_on_board_has_work(const pp_allreduce_t *coll);
-void        pp_on_board_begin_work(pp_allreduce_t *coll, bool *lands);
-bool        pp_on_board_work(pp_allreduce_t *coll, bool lands, uint64_t *round);
-void        pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last);
+bool        pp_on_board_has_work(const pp_handle_t *handle);
+void        pp_on_board_begin_work(pp_handle_t *handle, bool *lands);
+bool        pp_on_board_work(pp_handle_t *handle, bool lands, uint64_t *round);
+void        pp_on_board_worked(pp_handle_t *handle, uint64_t round, bool last);
 /* coll->series must be open. */
 pp_status_t pp_on_board_open(pp_allreduce_t *coll, const pp_way_t *way, uint64_t region);
 void        pp_on_board_close(pp_allreduce_t *coll);
@@ -255,9 +255,11 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \
     .copy_out = pp_copy_out, .view = pp_copy_view,                                                                 \
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \
-    .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given,              \
-    .has_work = pp_on_board_has_work, .begin_work = pp_on_board_begin_work, .work = pp_on_board_work,              \
-    .worked = pp_on_board_worked
+    .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in
+#define PP_ON_BOARD_HANDLE_OPS                                                                                     \
+    .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                                 \
+    .begin_work = pp_on_board_begin_work, .work = pp_on_board_work, .worked = pp_on_board_worked,                  \
+    .count_buffers = pp_rounds_count_buffers
 /* A result was handed out; true: other ranks may have waited for its entry. */
 bool        pp_say_given(pp_allreduce_t *coll);
 

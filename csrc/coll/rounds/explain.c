@@ -160,8 +160,9 @@ static void explain_taken(const pp_allreduce_t *coll, uint64_t turn, pp_text_t *
                     pp_rank_at(coll, (int32_t)(turn >> PP_TURN_OWNER_SHIFT & PP_TURN_OWNER)));
 }
 
-void pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text)
+void pp_on_board_explain(pp_handle_t *handle, pp_text_t *text)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     uint64_t  turn = pp_board_turn(&coll->on_board->board);
     pp_view_t view = pp_view_of(coll, coll->completed);
     if (pp_turn_round(turn) != coll->completed)

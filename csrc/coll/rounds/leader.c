@@ -78,8 +78,9 @@ static void await(pp_allreduce_t *coll, uint32_t number)
     pp_signal_tell_leader(coll, round);
 }
 
-static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)
+static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     const pp_nodes_t *nodes = pp_nodes_of(coll);
     if (message->round < coll->completed)
         return;   /* the round is complete and needs no trigger any more */
@@ -391,12 +392,13 @@ static const pp_host_t host = {
 
 /* ---- explaining, opening and closing --------------------------------------------------------------------------- */
 
-static void explain(pp_allreduce_t *coll, pp_text_t *text)
+static void explain(pp_handle_t *handle, pp_text_t *text)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     const pp_nodes_t *nodes = pp_nodes_of(coll);
     uint64_t turn = pp_board_turn(&coll->on_board->board), round = pp_turn_round(turn);
     pp_instance_t *instance = leads(coll, round) ? pp_series_instance(&coll->series, round) : NULL;
-    pp_on_board_explain(coll, text);
+    pp_on_board_explain(handle, text);
     pp_text_add(text, "rank %d leads this node in round %llu\n", pp_nodes_leader(nodes, nodes->mine, round),
                 (unsigned long long)round);
     if (instance && pp_turn_phase(turn) == PP_AWAY)
@@ -404,8 +406,9 @@ static void explain(pp_allreduce_t *coll, pp_text_t *text)
 }
 
 /* Whether all rounds that this rank has led have retired, and nothing of the rounds opened since is about to fire. */
-static bool has_retired(const pp_allreduce_t *coll)
+static bool has_retired(const pp_handle_t *handle)
 {
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
     const pp_series_t *series = &coll->series;
     const pp_engine_t *engine = coll->handle.engine;
     if (coll->on_board->workers > 0 || engine->queue_head != engine->queue_tail)
@@ -419,15 +422,20 @@ static void settle(pp_allreduce_t *coll)
     pp_engine_settle(coll->handle.engine);
 }
 
-static bool poll_board(pp_allreduce_t *coll)
+static bool poll_board(pp_handle_t *handle)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     if (!pp_on_board_has_news(coll))
         return false;
     settle(coll);
     return true;
 }
 
-static bool is_needed(pp_allreduce_t *coll) { return pp_on_board_has_work(coll) || pp_on_board_has_news(coll); }
+static bool is_needed(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return pp_on_board_has_work(handle) || pp_on_board_has_news(coll);
+}
 
 static const pp_way_t way = {.look = look, .has_news = has_news, .gathered = gathered,
                              .merge_awaited = pp_signal_tell_leader};
@@ -454,8 +462,9 @@ static void close_rounds(pp_allreduce_t *coll)
 }
 
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .await = await, .sends = true, .settle = settle, .poll = poll_board, .needed = is_needed,
-    .retired = has_retired, .explain = explain, .control = control, .close = close_rounds,
+    PP_ON_BOARD_OPS, .await = await, .sends = true, .settle = settle, .close = close_rounds,
+    .handle = {PP_ON_BOARD_HANDLE_OPS, .control = control, .operation = pp_rounds_operation, .replay = pp_rounds_replay,
+               .poll = poll_board, .needed = is_needed, .retired = has_retired, .explain = explain},
 };
 
 /* Two more than the window: other nodes may tell of the round after those that are open here. */
@@ -489,6 +498,7 @@ pp_status_t pp_leader_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, cons
     int32_t window = coll->handle.team->window;
     pp_graph_t *graph = NULL;
     coll->ops = &ops;
+    coll->handle.ops = &ops.handle;
     coll->config.algorithm = agreed->choice;
     PP_TRY(pp_algo_partial_allreduce(agreed->choice, nodes->mine, nodes->count, coll->count,
                                      pp_rounds_segments(coll, kernels, nodes->count), &graph));

@@ -264,8 +264,9 @@ static void hear_draw(pp_allreduce_t *coll, const pp_draw_t *message)
         state->held = message->until;
 }
 
-static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)
+static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     if (message->round < coll->completed)
         return;   /* the round is complete and needs no trigger any more */
     if (message->kind == PP_MSG_AWAIT) {
@@ -483,13 +484,15 @@ static void forgive(pp_allreduce_t *coll)
         coll->messages->slot.oldest_given = UINT64_MAX;
 }
 
-static bool has_retired(const pp_allreduce_t *coll)
+static bool has_retired(const pp_handle_t *handle)
 {
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
     return coll->series.opened == coll->completed + (uint64_t)coll->series.window;
 }
 
-static bool holds_payloads(const pp_allreduce_t *coll)
+static bool holds_payloads(const pp_handle_t *handle)
 {
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
     return pp_bulks_hold(&coll->handle.engine->bulks, coll->handle.id);
 }
 
@@ -574,8 +577,9 @@ static void explain_senders(const pp_instance_t *instance, pp_text_t *text)
     pp_series_explain(instance, what, text);
 }
 
-static void explain(pp_allreduce_t *coll, pp_text_t *text)
+static void explain(pp_handle_t *handle, pp_text_t *text)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     for (uint64_t round = coll->completed; round < coll->series.opened; round++) {
         pp_round_state_t *state = state_of(coll, round);
         pp_instance_t    *instance = pp_series_instance(&coll->series, round);
@@ -603,10 +607,11 @@ static void close_rounds(pp_allreduce_t *coll)
 }
 
 static const pp_rounds_ops_t ops = {
-    .sends = true, .aim = aim, .start = start, .settle = settle, .update = update,
-    .request = request, .link = link, .facts = facts, .in_mid_round = in_mid_round, .on_device = holds_payloads,
-    .joined = joined, .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
+    .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .request = request, .link = link,
+    .facts = facts, .in_mid_round = in_mid_round, .joined = joined, .discard = discard, .forgive = forgive,
     .await = await, .holds_up = holds_up, .close = close_rounds,
+    .handle = {.control = control, .operation = pp_rounds_operation, .replay = pp_rounds_replay, .retired = has_retired,
+               .on_device = holds_payloads, .explain = explain, .count_buffers = pp_rounds_count_buffers},
 };
 
 pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, const pp_kernels_t *kernels)
@@ -617,6 +622,7 @@ pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, co
     int32_t window = coll->handle.team->window;
     pp_messages_t *messages = coll->messages = calloc(1, sizeof *messages);
     coll->ops = &ops;
+    coll->handle.ops = &ops.handle;
     /* A draw can be of the round after those that may be in flight here. */
     size_t count = (size_t)window + 2;
     if (messages)

@@ -31,22 +31,25 @@ bool pp_on_board_has_news(pp_allreduce_t *coll)
 
 /* ---- the data of large rounds --------------------------------------------------------------------------------- */
 
-bool pp_on_board_has_work(const pp_allreduce_t *coll)
+bool pp_on_board_has_work(const pp_handle_t *handle)
 {
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
     const pp_board_t *board = &coll->on_board->board;
     if (pp_turn_phase(pp_board_turn(board)) != PP_MOVING)
         return false;
     return pp_board_tickets_left(board);
 }
 
-void pp_on_board_begin_work(pp_allreduce_t *coll, bool *lands)
+void pp_on_board_begin_work(pp_handle_t *handle, bool *lands)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     coll->on_board->workers++;
     *lands = *lands && pp_copy_begin_landing(coll);
 }
 
-bool pp_on_board_work(pp_allreduce_t *coll, bool lands, uint64_t *round)
+bool pp_on_board_work(pp_handle_t *handle, bool lands, uint64_t *round)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_combine_t *combine = coll->on_board;
     pp_board_t *board = &combine->board;
     uint64_t turn = pp_board_turn(board);
@@ -67,8 +70,9 @@ bool pp_on_board_work(pp_allreduce_t *coll, bool lands, uint64_t *round)
     return false;
 }
 
-void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
+void pp_on_board_worked(pp_handle_t *handle, uint64_t round, bool last)
 {
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
     coll->on_board->news |= last;
     if (--coll->on_board->workers == 0)
         coll->handle.engine->changed = true;      /* it may be freed */

@@ -346,7 +346,8 @@ static void on_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *p
 }
 
 static const pp_host_t        host = {.take = on_take, .done = on_done, .retired = on_retired};
-static const pp_handle_kind_t kind = {.init = "groups", .operation = on_operation};
+static const pp_handle_kind_t kind = {.init = "groups"};
+static const pp_handle_ops_t  ops = {.operation = on_operation};
 
 static void open_part(rank_t *rank, sort_t sort, size_t early_bytes_max)
 {
@@ -354,6 +355,7 @@ static void open_part(rank_t *rank, sort_t sort, size_t early_bytes_max)
     part->rank = rank;
     part->sort = sort;
     part->handle.kind = &kind;
+    part->handle.ops = &ops;
     must(pp_kernels_find(PP_SUM, TYPES[sort], &part->kernels), "kernels");
     must(pp_engine_register(&rank->engine, &part->handle, (uint32_t)sort + 1), "handle");
     const pp_instances_config_t config = {
