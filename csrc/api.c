@@ -2,7 +2,6 @@
 #include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
-#include "coll/preduce.h"
 #include "node/keeper.h"
 #include "progress/live.h"
 #include "progress/staging.h"
@@ -372,6 +371,13 @@ static pp_status_t check_collects(const pp_ctx_t *ctx, const pp_handle_t *handle
     return handle->face->check ? handle->face->check(handle) : PP_OK;
 }
 
+/* A Wait ends without a result. */
+static void give_up(pp_handle_t *handle)
+{
+    if (handle->face->give_up)
+        handle->face->give_up(handle);
+}
+
 static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us, pp_result_t *result,
                                pp_view_out_t *view)
 {
@@ -387,7 +393,7 @@ static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeo
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
     else
-        handle->face->give_up(handle);
+        give_up(handle);
     return status;
 }
 
@@ -403,7 +409,7 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
     if (status >= 0)
         status = pp_staging_leave(ctx, &device, wait_inside(ctx, handle, timeout_us, result, view));
     else
-        handle->face->give_up(handle);
+        give_up(handle);
     pp_unlock(ctx);
     return status;
 }
@@ -450,8 +456,8 @@ pp_status_t pp_is_outstanding(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
-    const bool by_hand = pp_is_preduce(handle) && pp_preduce_of(handle)->config.backend == PP_BACKEND_COMM;
-    const bool outstanding = by_hand ? pp_preduce_of(handle)->undelivered : handle->request.state != PP_IDLE;
+    const bool outstanding = handle->kind->is_uncollected ? handle->kind->is_uncollected(handle)
+                                                          : handle->request.state != PP_IDLE;
     pp_unlock(ctx);
     return outstanding ? PP_PENDING : PP_OK;
 }
@@ -465,6 +471,8 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
     if (status >= 0 && handle->request.state != PP_IDLE)
         status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
                          "True, first");
+    if (status >= 0 && !handle->face->more)
+        status = pp_fail(PP_ERR_STATE, "More is for rounds: a request of this handle has one result");
     if (status >= 0) {
         pp_look(ctx);
         status = handle->face->more(ctx, handle, result);
@@ -491,10 +499,10 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
-    bool each = handle->kind->drains(handle);
+    bool each = handle->kind->drains && handle->kind->drains(handle);
     /* A call that is refused has changed nothing. */
     pp_status_t status = pp_call_check_none(&ctx->calls, pp_call_name(kind));
-    if (status >= 0)
+    if (status >= 0 && handle->face->end_view)
         status = handle->face->end_view(handle);
     if (status >= 0 && kind == PP_CALL_FLUSH && each)
         status = pp_fail(PP_ERR_STATE, "Flush on a handle with deliver=\"each\", which gives one round at a time: use "

@@ -144,7 +144,7 @@ pp_status_t pp_land(pp_handle_t *handle, uint64_t call, int32_t results, int64_t
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
-    pp_status_t status = handle->face->end_view(handle);
+    pp_status_t status = handle->face->end_view ? handle->face->end_view(handle) : PP_OK;
     if (status >= 0)
         status = handle->face->land(ctx, handle, call, results != 0, timeout_us);
     pp_unlock(ctx);

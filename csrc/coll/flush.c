@@ -16,7 +16,7 @@ pp_status_t pp_flush_call_begin(pp_calls_t *calls, pp_handle_t *handle, pp_call_
     team->discarded = 0;
     if (kind == PP_CALL_FREE)
         team->discarded += handle->kind->discard(handle);
-    if (kind == PP_CALL_DRAIN && handle->kind->can_give(handle)) {
+    if (kind == PP_CALL_DRAIN && handle->kind->can_give && handle->kind->can_give(handle)) {
         /* This step has nothing to wait for, so the rank has not left. */
         stays(handle);
         team->in_call = false;

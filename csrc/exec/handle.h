@@ -67,7 +67,7 @@ typedef struct pp_handle_kind {
     void        (*drop_request)(pp_handle_t *);
     /* Gives the outcome of a Flush, or of a step of a Drain, to the request. */
     void        (*give)(pp_handle_t *);
-    /* Its rounds are given one at a time: Drain instead of Flush. */
+    /* Its rounds are given one at a time: Drain instead of Flush.  NULL, like the next: they never are. */
     bool        (*drains)(const pp_handle_t *);
     /* There is an outcome to give without waiting. */
     bool        (*can_give)(const pp_handle_t *);
@@ -80,6 +80,8 @@ typedef struct pp_handle_kind {
     uint64_t    (*tick)(pp_handle_t *, uint64_t now_ns);
 
     /* ---- questions */
+    /* There is a request, or the outcome of one, that the application has not collected.  NULL: as request.state says. */
+    bool        (*is_uncollected)(const pp_handle_t *);
     void        (*describe)(pp_handle_t *, pp_rank_state_t *state);
     /* Says why nothing goes on here. */
     void        (*explain)(pp_handle_t *, pp_text_t *text);

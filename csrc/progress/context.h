@@ -40,7 +40,7 @@ typedef struct pp_face {
     _Alignas(64) pp_status_t (*start)(pp_ctx_t *, pp_handle_t *);
     /* Without a request: makes a request that is given what was not given yet.  PP_PENDING: there is nothing. */
     pp_status_t (*give)(pp_handle_t *);
-    /* A Wait ends without a result. */
+    /* A Wait ends without a result.  NULL: there is nothing to do. */
     void        (*give_up)(pp_handle_t *);
     /* Collects the request.  `result` and `view` may be NULL. */
     pp_status_t (*hand_out)(pp_ctx_t *, pp_handle_t *, pp_result_t *result, pp_view_out_t *view);
@@ -50,9 +50,10 @@ typedef struct pp_face {
     /* A Wait has ended by its timeout: the application gets its buffers back, but for one on a device that a
        round reads. */
     pp_status_t (*timed_out)(pp_ctx_t *, pp_handle_t *);
-    /* Without a request: gives a result that was not given yet.  PP_PENDING: there is none. */
+    /* Without a request: gives a result that was not given yet.  PP_PENDING: there is none.  NULL: there never is one. */
     pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);
-    /* The application calls the handle again: it no longer reads the last result in place.  PP_ERR_ARGUMENT: it does. */
+    /* The application calls the handle again: it no longer reads the last result in place.  PP_ERR_ARGUMENT: it does.
+       NULL: results are never read in place. */
     pp_status_t (*end_view)(pp_handle_t *);
     /* Before a Flush begins; NULL: there is nothing to do. */
     pp_status_t (*before_flush)(pp_ctx_t *, pp_handle_t *);

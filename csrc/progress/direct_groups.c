@@ -2,7 +2,7 @@
 #include "direct_groups.h"
 #include "direct_parts.h"
 #include "../cuda/disposal.h"
-#include "../coll/preduce.h"
+#include "../coll/preduce/preduce.h"
 
 #include <stdlib.h>
 

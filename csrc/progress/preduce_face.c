@@ -110,8 +110,7 @@ static pp_status_t give(pp_handle_t *handle)
     return PP_OK;
 }
 
-static void        give_up(pp_handle_t *handle) { (void)handle; }
-static bool        at_once(const pp_handle_t *handle) { return !pp_preduce_of(handle)->ops->sends; }
+static bool at_once(const pp_handle_t *handle) { return !pp_preduce_of(handle)->ops->sends; }
 
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
@@ -136,18 +135,6 @@ static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
     return PP_OK;
 }
 
-static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
-{
-    (void)ctx, (void)handle, (void)result;
-    return pp_fail(PP_ERR_STATE, "More is for rounds: a request of P-Reduce has one group");
-}
-
-static pp_status_t end_view(pp_handle_t *handle)
-{
-    (void)handle;
-    return PP_OK;
-}
-
 /* A request that is not collected has its vector; else the application's buffers have. */
 static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
 {
@@ -155,6 +142,6 @@ static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
 }
 
 const pp_face_t pp_preduce_face = {
-    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = end_view, .before_flush = before_flush,
+    .start = start, .give = give, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
+    .before_flush = before_flush,
 };

@@ -312,19 +312,12 @@ pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
 /* ---- as with the host's buffers ------------------------------------------------------------------------------- */
 
 static pp_status_t give(pp_handle_t *handle) { return pp_preduce_face.give(handle); }
-static void        give_up(pp_handle_t *handle) { pp_preduce_face.give_up(handle); }
-static pp_status_t end_view(pp_handle_t *handle) { return pp_preduce_face.end_view(handle); }
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_preduce_face.timed_out(ctx, handle); }
 
 static bool at_once(const pp_handle_t *handle) { return pp_staging_room(handle) && pp_preduce_face.at_once(handle); }
 
-static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
-{
-    return pp_preduce_face.more(ctx, handle, result);
-}
-
 const pp_face_t pp_staged_preduce_face = {
-    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = end_view, .before_flush = before_flush, .check = pp_staging_check,
+    .start = start, .give = give, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
+    .before_flush = before_flush, .check = pp_staging_check,
     .room = pp_staging_room, .land = land, .use_stream = pp_staging_use_stream, .link = link,
 };

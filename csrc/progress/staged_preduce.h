@@ -9,7 +9,7 @@
 #ifndef PP_STAGED_PREDUCE_H
 #define PP_STAGED_PREDUCE_H
 
-#include "../coll/preduce.h"
+#include "../coll/preduce/preduce.h"
 #include "direct_groups.h"
 
 /* ---- the parts of a Start (preduce_face.c) ---- */

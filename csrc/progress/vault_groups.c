@@ -1,5 +1,5 @@
 /*
- * vault_groups.c - a vault of P-Reduce: the models.  See vault.h, and coll/groups/shared.h for who averages them.
+ * vault_groups.c - a vault of P-Reduce: the models.  See vault.h, and coll/preduce/shared.h for who averages them.
  *
  * Groups average a rank's model where it is, so a result stays there until the rank's next Start.  That takes the other
  * of two vectors if the application's stream has not read the result yet.  If it has not read the one before either,
@@ -7,13 +7,13 @@
  * its vector as the one before has left it.
  */
 #include "vault_parts.h"
-#include "../coll/groups/shared.h"
+#include "../coll/preduce/shared.h"
 
 #include <stdlib.h>
 
 typedef struct group_vault {
     pp_device_vault_t base;
-    pp_group_vault_t  groups;        /* what coll/groups knows of it */
+    pp_group_vault_t  groups;        /* what coll/preduce knows of it */
     pp_group_region_t region;
     bool              keeps_initial;
     int32_t           model;         /* the number of the vector that has the model, or gets it */

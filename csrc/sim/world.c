@@ -1,6 +1,6 @@
 /* world.c - many ranks in one process: contexts over the simulated transport. */
 #include "../api.h"
-#include "../coll/preduce.h"
+#include "../coll/preduce/preduce.h"
 #include "../node/board.h"
 #include "../transport/sim.h"
 #include "actor.h"

@@ -40,11 +40,11 @@ HEAD = re.compile(r"^(?!static_assert|_Static_assert|typedef|#)\w[^;=]*?\b(\w+)\
 
 # Rooms that are about to change: half of the mutants are there.
 CHANGING = re.compile(
-    r"(cuda|groups|policy|coll/groups)/|coll/(preduce|patience|results)|progress/|api_device|"
+    r"(cuda|groups|policy|coll/preduce)/|coll/(patience|results)|progress/|api_device|"
     r"api_preduce"
 )
 DEVICES = re.compile(
-    r"cuda/|api_device|coll/groups/on_device|progress/(ahead|device|direct|in_place|kept|lend|look|"
+    r"cuda/|api_device|coll/preduce/on_device|progress/(ahead|device|direct|in_place|kept|lend|look|"
     r"pinned|staged|staging|vault)"
 )
 # What the compiler makes is looked at, also of inline functions in headers.

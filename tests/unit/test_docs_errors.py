@@ -39,7 +39,7 @@ HANDED_ON = {
 }
 # Only callers of the C core see these; the package asks before.
 OF_C = {
-    "More is for rounds: a request of P-Reduce has one group",
+    "More is for rounds: a request of this handle has one result",
     "elements of this handle are on their way between device and host: call pp_land() first",
     "the handle's buffers are the host's",
     "the model comes to the host, and MPI gets no address of its device",

@@ -1,9 +1,9 @@
 /*
- * jobs_cases.c - csrc/coll/groups/jobs.c where the last chunk of a group is done: which ranks it wakes.  All that it
+ * jobs_cases.c - csrc/coll/preduce/jobs.c where the last chunk of a group is done: which ranks it wakes.  All that it
  * calls of the library, but for node/job.c, is here.  Run by tests/unit/test_groups_jobs.py; exits with 1, and says
  * which line was wrong.
  */
-#include "coll/groups/shared.h"
+#include "coll/preduce/shared.h"
 #include "check.h"
 
 #include <stdlib.h>

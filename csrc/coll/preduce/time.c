@@ -10,7 +10,7 @@
  * any MPI does.
  */
 #include "../patience.h"
-#include "../preduce.h"
+#include "preduce.h"
 
 enum { LONG_NS = 5000000 };
 

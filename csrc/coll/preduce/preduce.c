@@ -1,6 +1,6 @@
 /* preduce.c - P-Reduce as a kind of handle: its arguments, what the engine and collective calls ask.  See preduce.h. */
 #include "preduce.h"
-#include "patience.h"
+#include "../patience.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,13 +233,18 @@ static void drop_request(pp_handle_t *handle)
 
 static void give(pp_handle_t *handle) { pp_team_wait_ends(handle, false, PP_COMPLETE); }
 
-static bool     drains(const pp_handle_t *handle) { return (void)handle, false; }
-static bool     can_give(const pp_handle_t *handle) { return (void)handle, false; }
 static uint64_t discard(pp_handle_t *handle) { return pp_preduce_of(handle)->dropped; }
 
 static bool in_mid_round(const pp_handle_t *handle) { return pp_handle_waits(handle); }
 
 /* ---- questions ------------------------------------------------------------------------------------------------- */
+
+/* With PP_BACKEND_COMM until the caller has delivered the result. */
+static bool is_uncollected(const pp_handle_t *handle)
+{
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->config.backend == PP_BACKEND_COMM ? preduce->undelivered : handle->request.state != PP_IDLE;
+}
 
 static pp_device_wait_t device_wait(const pp_preduce_t *preduce)
 {
@@ -280,8 +285,8 @@ static bool is_behind(const pp_handle_t *handle, uint64_t round) { return (void)
 
 static const pp_handle_kind_t kind = {
     .init = "Preduce_init", .update = update, .sign = sign, .reserve = reserve, .unreserve = unreserve,
-    .open = open_handle, .empty = empty, .drop_request = drop_request, .give = give, .drains = drains,
-    .can_give = can_give, .discard = discard, .in_mid_round = in_mid_round, .tick = tick, .describe = describe,
+    .open = open_handle, .empty = empty, .drop_request = drop_request, .give = give, .discard = discard,
+    .in_mid_round = in_mid_round, .tick = tick, .is_uncollected = is_uncollected, .describe = describe,
     .explain = explain, .next_round = next_round, .is_behind = is_behind,
 };
 

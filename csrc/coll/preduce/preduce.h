@@ -3,8 +3,8 @@
  *
  * A machine (groups/groups.h) decides which groups there are and when they begin.  A table of functions,
  * pp_grouping_t, says where the machine is and how members average: in the memory of the node, by the rank that
- * comes last (groups/shared.c); by messages, with the machine at rank 0 (groups/posted.c); or by messages without a
- * machine, where a table tells each rank its group (groups/tables.c).  No other file asks which of the three it is.
+ * comes last (shared.c); by messages, with the machine at rank 0 (posted.c); or by messages without a
+ * machine, where a table tells each rank its group (tables.c).  No other file asks which of the three it is.
  *
  * A rank's *vector* is what groups average.  Start copies the application's elements to it.  Until the request is
  * complete, groups read and write it without the rank: the group that completes the request, and before it those that
@@ -13,8 +13,8 @@
 #ifndef PP_PREDUCE_H
 #define PP_PREDUCE_H
 
-#include "../groups/groups.h"
-#include "team.h"
+#include "../../groups/groups.h"
+#include "../team.h"
 
 typedef struct pp_preduce pp_preduce_t;
 struct pp_group_region;
@@ -95,7 +95,7 @@ struct pp_preduce {
     int32_t     *members;            /* what `result` points to: one entry a rank */
     double      *weights;
 
-    struct {                         /* see groups/time.c */
+    struct {                         /* see time.c */
         uint64_t   long_ns;          /* when it will have waited long; 0: not decided; PP_NEVER_NS: it has said so */
         uint64_t   awaited;          /* another rank's request that waits for this one's next Start; 0: none */
         uint64_t   leave_ns;         /* ... and this rank leaves by patience then; 0: it has not looked at the clock */
@@ -130,7 +130,7 @@ pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *c
 /* PP_ERR_ARGUMENT: wrong arguments of the next Start (`asked`). */
 pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 
-/* ---- what all ways use (groups/answer.c) ----------------------------------------------------------------------- */
+/* ---- what all ways use (answer.c) ----------------------------------------------------------------------- */
 
 /* The application's elements in a vector. */
 void pp_preduce_load(const pp_preduce_t *preduce, void *vector);
@@ -156,7 +156,7 @@ pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce);
 void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from, size_t count, double weight,
                       const void *initial, double initial_weight);
 
-/* ---- time (groups/time.c) -------------------------------------------------------------------------------------- */
+/* ---- time (time.c) -------------------------------------------------------------------------------------- */
 
 /* A Flush, Drain or Free begins, or a Start: this rank is back. */
 void     pp_group_time_returned(pp_preduce_t *preduce);
@@ -179,7 +179,7 @@ uint64_t    pp_shared_groups_reserve(pp_preduce_t *preduce);
 void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
 /* The handle's memory of the node; NULL: its groups go another way. */
 struct pp_group_region *pp_shared_groups_region(pp_preduce_t *preduce);
-/* From now on the vectors are in the vault, and this one is the rank's: groups/on_device.c. */
+/* From now on the vectors are in the vault, and this one is the rank's: on_device.c. */
 void        pp_shared_groups_use(pp_preduce_t *preduce, struct pp_group_vault *vault);
 void        pp_shared_groups_place(pp_preduce_t *preduce, int32_t number);
 pp_status_t pp_posted_groups_open(pp_preduce_t *preduce);

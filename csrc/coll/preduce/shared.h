@@ -4,7 +4,7 @@
 
 #include "../../node/job.h"
 #include "../../node/mean.h"
-#include "../preduce.h"
+#include "preduce.h"
 
 enum { PP_LINE = 64 };
 

@@ -7,7 +7,7 @@
 #define PP_CARRIED_H
 
 #include "../../exec/instances.h"
-#include "../preduce.h"
+#include "preduce.h"
 
 typedef struct pp_carried {
     pp_instances_t instances;

@@ -1,5 +1,5 @@
 /* answer.c - what a request of P-Reduce is answered, for all ways.  See preduce.h. */
-#include "../preduce.h"
+#include "preduce.h"
 
 #include <string.h>
 
