@@ -581,7 +581,7 @@ def test_groups_that_are_given_or_not(way: tuple[int, ...]):
         text = "Start on a request that was not collected"
         yield from refused(("groups_start", given, 0, (rank,)), lib.PP_ERR_STATE, text)
         yield ("wait", given)
-        yield from refused(("more", given), lib.PP_ERR_STATE, "a request of this handle has one result")
+        yield from refused(("more", given), lib.PP_ERR_STATE, "of this handle has one result")
         yield from refused(("drain", given), lib.PP_ERR_STATE, "Drain")
         yield ("free", given)
         yield from end(formed)
