@@ -573,6 +573,21 @@ def test_a_with_block_of_a_request(comm, ctx):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("groups", [False, True], ids=["rounds", "groups"])
+def test_free_says_how_many_starts_it_discards(comm, ctx, groups):
+    """Rank 0 has started, and no other rank has: the round, or the group, has not begun."""
+    vector = np.ones(2)
+    if groups:
+        request = ctx.Preduce_init(vector, pp.groups.Controller(comm.size))
+    else:
+        request = ctx.Allreduce_init(np.ones(2), vector, policy=pp.Full())
+    if comm.rank == 0:
+        request.Start()
+    assert request.Free() == (comm.rank == 0)
+    usable(comm, ctx)
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2, 3)
 def test_the_end_of_a_block_is_refused_on_one_rank(comm, transport):
     """Its Flush timed out, and comes first: it makes both calls itself, and the context goes on."""
