@@ -219,7 +219,7 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
     if (!pp_op_supports(c->op, c->type))
         return pp_fail(PP_ERR_ARGUMENT, "operation %s is not defined on %s", pp_op_name(c->op),
                        pp_type_name(c->type));
-    if (c->policy < 0 || c->policy >= PP_POLICY_COUNT)
+    if (!pp_policy_name(c->policy))
         return pp_fail(PP_ERR_ARGUMENT, "policy=%d is not a pp_policy_t", c->policy);
     if (c->policy_k < 1 || c->policy_k > ctx->engine.size)
         return pp_fail(PP_ERR_ARGUMENT, "k=%d of the policy is not in 1..%d", c->policy_k,

@@ -25,17 +25,11 @@ static pp_status_t choose(const pp_allreduce_t *coll, pp_choice_t *choice)
 /* The policy as the application writes it. */
 static void name_policy(const pp_allreduce_config_t *config, int32_t size, char *name, size_t bytes)
 {
+    pp_rule_t rule = pp_rule_make(config->policy, config->policy_k, size, config->deadline_ns > 0, 0);
     if (config->policy_text)
         snprintf(name, bytes, "%s", config->policy_text);
-    else if (config->policy == PP_FIRST_OF && config->policy_k == size)
-        snprintf(name, bytes, "Solo()");
-    else if (config->policy == PP_FIRST_OF && config->policy_k == 1)
-        snprintf(name, bytes, "Majority()");
-    else if (config->policy == PP_QUORUM && config->policy_k == size)
-        snprintf(name, bytes, "Full()");
     else
-        snprintf(name, bytes, "%s(%d)", config->policy == PP_FIRST_OF ? "FirstOf" : "Quorum",
-                 config->policy_k);
+        rule.policy->spell(&rule, name, bytes);
 }
 
 static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
@@ -92,9 +86,17 @@ static void unreserve(pp_handle_t *handle, uint64_t region)
 static pp_rule_t rule_of(const pp_allreduce_t *coll)
 {
     const pp_engine_t *engine = coll->handle.engine;
-    return (pp_rule_t){.policy = coll->config.policy, .k = coll->config.policy_k, .size = engine->size,
-                       .deadline = coll->config.deadline_ns > 0,
-                       .seed = pp_mix(engine->seed, coll->handle.id)};
+    return pp_rule_make(coll->config.policy, coll->config.policy_k, engine->size, coll->config.deadline_ns > 0,
+                        pp_mix(engine->seed, coll->handle.id));
+}
+
+/* A round in lockstep waits for every rank anyway.  Unasked, the library gives a grace only where ranks are drawn, so
+   that a single one may trigger. */
+static uint64_t grace_of(const pp_allreduce_t *coll)
+{
+    if (coll->config.grace_ns < 0)
+        return coll->rule.drawn > 0 ? PP_GRACE_AUTO : 0;
+    return coll->rule.lockstep ? 0 : (uint64_t)coll->config.grace_ns;
 }
 
 /* Whether vectors are in memory of the handle's own kind: that of rounds in memory that ranks share is not. */
@@ -117,16 +119,17 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     coll->reason = agreed->reason;
     coll->max_lag = coll->config.max_lag < 0 ? PP_UNBOUNDED : (uint64_t)coll->config.max_lag;
     coll->deadline_ns = (uint64_t)coll->config.deadline_ns;
-    coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
     handle->team->timed |= coll->config.deadline_ns > 0 || coll->config.grace_ns > 0;
     coll->rule = rule_of(coll);
-    handle->waits_as_mpi = pp_rule_is_full(&coll->rule);
+    coll->grace_ns = grace_of(coll);
+    coll->bounded = coll->max_lag != PP_UNBOUNDED && !coll->rule.lockstep;
+    handle->waits_as_mpi = coll->rule.lockstep;
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
     kernels.users = takes_own(coll, agreed) ? coll->own : pp_memory_of(coll->config.memory);
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
            : !handle->engine->nodes        ? pp_board_rounds_open(coll, agreed, &kernels)
                                            : pp_leader_open(coll, agreed, &kernels));
-    coll->series.setting.drawn = coll->rule.policy == PP_FIRST_OF;
+    coll->series.setting.drawn = coll->rule.drawn > 0;
     return PP_OK;
 }
 
@@ -200,16 +203,16 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->joined = coll->ops->joined(coll);
     state->taken = coll->ungiven && coll->ungiven->first < coll->counted ? coll->ungiven->first : coll->counted;
     state->quiet_ns = pp_patience_quiet_ns(handle);
-    state->place = pp_order_place(&coll->rule, coll->completed, coll->any_left_before ? coll->left_before : NULL,
-                                  handle->engine->rank);
+    if (coll->rule.drawn > 0)
+        state->place = pp_order_place(&coll->rule, coll->completed, coll->any_left_before ? coll->left_before : NULL,
+                                      handle->engine->rank);
     state->waits = facts.waits;
     state->overdue = facts.waits && facts.overdue;
     state->ready = facts.ready;
     state->left = facts.left;
     state->aside = facts.aside;
     state->passes = draw == PP_DRAW_HANDED_ON || draw == PP_DRAW_LENT;
-    state->withholding = !pp_rule_is_full(&coll->rule) && !pp_rounds_is_exempt(coll)
-                      && coll->completed >= pp_rounds_bound(coll);
+    state->withholding = coll->bounded && !pp_rounds_is_exempt(coll) && coll->completed >= pp_rounds_bound(coll);
     state->full = pp_deliver_is_full(coll);
 }
 

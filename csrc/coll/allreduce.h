@@ -193,8 +193,9 @@ struct pp_allreduce {
     int32_t                reason;   /* pp_reason_t: why the handle has its algorithm */
     pp_rule_t              rule;
     uint64_t               max_lag;  /* PP_UNBOUNDED: no bound */
+    bool                   bounded;  /* max_lag may hold a round back that waits for nothing else */
     uint64_t               deadline_ns;   /* 0: none */
-    uint64_t               grace_ns;      /* or PP_GRACE_AUTO */
+    uint64_t               grace_ns;      /* 0: none; PP_GRACE_AUTO: by the vector's size */
     const pp_memory_t     *own;      /* a kind of memory that was made for this handle, and ends with it; or NULL */
     pp_series_t            series;   /* on one node only its kernels and pools are used */
 

@@ -88,9 +88,10 @@ pp_status_t pp_reduce_local(int32_t op, int32_t type, const void *in, void *inou
 /* ---- policies, delivery, causes ------------------------------------------------------------- */
 typedef enum pp_policy {
     PP_FIRST_OF,               /* the first of `policy_k` drawn ranks to wait triggers; Majority is k = 1, Solo k = P */
-    PP_QUORUM,                 /* a round begins when `policy_k` ranks are ready; Full is k = P */
-    PP_POLICY_COUNT
+    PP_QUORUM                  /* a round begins when `policy_k` ranks are ready; Full is k = P */
 } pp_policy_t;
+int32_t     pp_policy_number(const char *name);        /* "first_of", "quorum"; -1: there is none of this name */
+const char *pp_policy_name(int32_t policy);            /* NULL: there is none of this number */
 
 /* What a late request is given: the newest round, the sum of the rounds not given yet, the oldest not given yet. */
 typedef enum pp_deliver { PP_LATEST, PP_DELIVER_SUM, PP_EACH, PP_DELIVER_COUNT } pp_deliver_t;
@@ -646,7 +647,7 @@ typedef struct pp_rank_state {
     uint64_t completed, joined, taken;    /* rounds; `taken`: given to the application */
     uint64_t quiet_ns;         /* since its last call, if that took a result of the handle; 0: not known */
     /* Of its next round: */
-    int32_t  place;            /* of the rank in the order of draws; -1: it does not know the handle */
+    int32_t  place;            /* of the rank in the order of draws, if there is one; -1: it does not know the handle */
     int32_t  waits, overdue;   /* it waits for the round; for longer than the deadline */
     int32_t  left, aside;      /* it has left: in a collective call, or out; by patience, or for a call that is seen */
     int32_t  ready, passes, withholding, full;   /* it passes a draw on; max_lag withholds its part; its backlog is full */

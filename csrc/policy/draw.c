@@ -5,11 +5,11 @@
 int32_t pp_order_rank(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t place)
 {
     if (!left)
-        return pp_permuted(rule->seed, round, rule->size, place);
+        return rule->policy->rank_at(rule, round, place);
     int32_t at = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < rule->size; i++) {
-            int32_t rank = pp_permuted(rule->seed, round, rule->size, i);
+            int32_t rank = rule->policy->rank_at(rule, round, i);
             if (pp_mask_has(left, rank) == (pass == 1) && at++ == place)
                 return rank;
         }
@@ -18,12 +18,12 @@ int32_t pp_order_rank(const pp_rule_t *rule, uint64_t round, const uint64_t *lef
 
 int32_t pp_order_place(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t rank)
 {
-    int32_t plain = pp_permuted_place(rule->seed, round, rule->size, rank), before = 0, stay = 0;
+    int32_t plain = rule->policy->place_of(rule, round, rank), before = 0, stay = 0;
     if (!left)
         return plain;
     bool has_left = pp_mask_has(left, rank);
     for (int32_t i = 0; i < rule->size; i++) {
-        bool other_left = pp_mask_has(left, pp_permuted(rule->seed, round, rule->size, i));
+        bool other_left = pp_mask_has(left, rule->policy->rank_at(rule, round, i));
         stay += !other_left;
         before += i < plain && other_left == has_left;
     }
@@ -36,12 +36,12 @@ int32_t pp_order_fill(const pp_rule_t *rule, uint64_t round, const uint64_t *lef
     bool whole = left && known == 0;
     for (int pass = 0; whole && pass < 2; pass++)
         for (int32_t i = 0; i < rule->size; i++) {
-            int32_t rank = pp_permuted(rule->seed, round, rule->size, i);
+            int32_t rank = rule->policy->rank_at(rule, round, i);
             if (pp_mask_has(left, rank) == (pass == 1))
                 order[known++] = rank;
         }
     for (; known <= place; known++)
-        order[known] = pp_permuted(rule->seed, round, rule->size, known);
+        order[known] = rule->policy->rank_at(rule, round, known);
     return known;
 }
 
@@ -56,12 +56,12 @@ pp_draw_verdict_t pp_rule_draw(const pp_facts_t *facts)
 
 int32_t pp_rule_next_place(const pp_rule_t *rule, int32_t place)
 {
-    return place + rule->k < rule->size ? place + rule->k : -1;
+    return place + rule->drawn < rule->size ? place + rule->drawn : -1;
 }
 
 pp_cause_t pp_rule_draw_cause(const pp_rule_t *rule, int32_t place)
 {
-    return place < rule->k ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED;
+    return place < rule->drawn ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED;
 }
 
 pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t facts_at, void *arg)

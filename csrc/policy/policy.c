@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- quorum -------------------------------------------------------------------------------------------- */
+/* ---- counts -------------------------------------------------------------------------------------------- */
 
 void pp_rule_count(pp_count_t *count, const pp_facts_t *facts)
 {
@@ -16,7 +16,7 @@ void pp_rule_count(pp_count_t *count, const pp_facts_t *facts)
 
 bool pp_rule_enough(const pp_rule_t *rule, const pp_count_t *count, pp_cause_t *cause)
 {
-    bool enough = count->ready >= (uint32_t)rule->k
+    bool enough = count->ready >= (uint32_t)rule->needed
                || count->ready + count->left + count->aside == (uint32_t)rule->size;
     *cause = enough ? PP_CAUSE_POLICY : PP_CAUSE_DEADLINE;
     return count->waits && (enough || count->overdue);
@@ -29,9 +29,9 @@ bool pp_rule_triggers(const pp_rule_t *rule, const pp_facts_t *facts, int32_t pl
     *cause = PP_CAUSE_POLICY;
     if (!facts->waits)
         return false;
-    if (pp_rule_is_full(rule) || pp_rule_is_solo(rule))
+    if (rule->trigger == PP_BY_ANYBODY)
         return true;
-    if (rule->policy == PP_FIRST_OF && place >= 0) {
+    if (place >= 0) {
         *cause = pp_rule_draw_cause(rule, place);
         return true;
     }
@@ -41,7 +41,7 @@ bool pp_rule_triggers(const pp_rule_t *rule, const pp_facts_t *facts, int32_t pl
 
 bool pp_rule_permits(const pp_rule_t *rule, const pp_facts_t *facts, uint64_t round, uint64_t bound)
 {
-    if (pp_rule_is_full(rule) && !facts->ready && !facts->left)
+    if (rule->lockstep && !facts->ready && !facts->left)
         return false;
     return !pp_rule_withholds(rule, facts, round, bound);
 }
@@ -51,26 +51,24 @@ bool pp_rule_permits(const pp_rule_t *rule, const pp_facts_t *facts, uint64_t ro
 bool pp_rule_holds_up(const pp_rule_t *rule, const pp_facts_t *facts, bool drawn, bool activated, uint64_t round,
                       uint64_t bound)
 {
-    if (pp_rule_is_full(rule))
+    if (rule->lockstep)
         return false;
     bool withholds = pp_rule_withholds(rule, facts, round, bound);
     if (activated || withholds)
         return withholds;
-    return rule->policy == PP_FIRST_OF ? drawn && pp_rule_draw(facts) == PP_DRAW_KEPT
-                                       : !facts->ready && !pp_facts_gone(facts);
+    return rule->trigger == PP_BY_COUNT ? !facts->ready && !pp_facts_gone(facts)
+                                        : drawn && pp_rule_draw(facts) == PP_DRAW_KEPT;
 }
 
 /* ---- the verdict on a complete round --------------------------------------------------------------------------- */
 
 void pp_rule_judge(const pp_rule_t *rule, pp_tally_t *tally)
 {
-    if (rule->policy == PP_QUORUM) {
-        if (tally->active < (uint32_t)rule->k && tally->cause < PP_CAUSE_DEPARTED)
-            tally->cause = PP_CAUSE_DEPARTED;
-        tally->initiator = PP_NO_INITIATOR;
-    }
-    if (tally->flushing == (uint32_t)rule->size) {
+    bool flush = tally->flushing == (uint32_t)rule->size;
+    if (flush)
         tally->cause = PP_CAUSE_FLUSH;
+    else if (tally->active < (uint32_t)rule->needed && tally->cause < PP_CAUSE_DEPARTED)
+        tally->cause = PP_CAUSE_DEPARTED;
+    if (flush || rule->drawn == 0)
         tally->initiator = PP_NO_INITIATOR;
-    }
 }

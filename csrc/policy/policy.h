@@ -11,14 +11,43 @@
 #include "../base/base.h"
 #include "../base/tally.h"
 
-/* What a handle was made with. */
-typedef struct pp_rule {
-    int32_t  policy;                 /* pp_policy_t */
-    int32_t  k;                      /* FIRST_OF: ranks that are drawn; QUORUM: ranks that must be ready */
+typedef struct pp_rule pp_rule_t;
+
+/* A policy: one file, and one line in the table of policies.c.  It answers once, when a handle is made: by the fields
+   of the rule.  What makes rounds asks these, and never which policy it is. */
+typedef struct pp_policy_kind {
+    /* Fills in the answers.  `k`: as the application gives it with the policy, 1..size. */
+    void (*settle)(pp_rule_t *rule, int32_t k);
+    /* The policy as an application writes it. */
+    void (*spell)(const pp_rule_t *rule, char *text, size_t bytes);
+    /* Where ranks are drawn: the order of draws of a round, a permutation of the ranks, and its inverse. */
+    int32_t (*rank_at)(const pp_rule_t *rule, uint64_t round, int32_t place);
+    int32_t (*place_of)(const pp_rule_t *rule, uint64_t round, int32_t rank);
+} pp_policy_kind_t;
+
+/* Who triggers a round. */
+typedef enum pp_trigger {
+    PP_BY_ANYBODY,                   /* each rank that waits */
+    PP_BY_DRAW,                      /* a rank that waits and is drawn, or to which a draw is handed on */
+    PP_BY_COUNT                      /* ready ranks are counted: enough of them, of which one waits */
+} pp_trigger_t;
+
+/* What a handle was made with, and what its policy answers. */
+struct pp_rule {
+    const pp_policy_kind_t *policy;
     int32_t  size;                   /* ranks */
     bool     deadline;               /* a rank that has waited for a time triggers */
     uint64_t seed;                   /* of the draws of this handle */
-} pp_rule_t;
+    /* Answers: */
+    pp_trigger_t trigger;
+    bool     lockstep;               /* each rank that has not left gives its part when it is ready, as in a collective
+                                        call of MPI: no patience, grace or max_lag; needs all */
+    int32_t  drawn;                  /* ranks that are drawn for a round; 0: none, so a round has no initiator */
+    int32_t  needed;                 /* ranks that must be ready for a round; 0: one that waits is enough */
+};
+
+/* `policy` is right, and `k` in 1..size. */
+pp_rule_t pp_rule_make(int32_t policy, int32_t k, int32_t size, bool deadline, uint64_t seed);
 
 /* What an observer knows of a rank, about the round that completes next. */
 typedef struct pp_facts {
@@ -35,32 +64,11 @@ typedef struct pp_facts {
 static inline bool pp_facts_ready(const pp_facts_t *f) { return f->pending && (f->waits || f->elsewhere); }
 static inline bool pp_facts_gone(const pp_facts_t *f) { return f->left || f->aside; }
 
-/* Full: every rank gives its part when it is ready, so no rank is counted.  With a deadline parts are taken as they
-   are: that is a quorum of all ranks. */
-static inline bool pp_rule_is_full(const pp_rule_t *rule)
-{
-    return rule->policy == PP_QUORUM && rule->k == rule->size && !rule->deadline;
-}
-static inline bool pp_rule_is_solo(const pp_rule_t *rule)
-{
-    return rule->policy == PP_FIRST_OF && rule->k == rule->size;
-}
-/* A draw decides, and may be handed on. */
-static inline bool pp_rule_draws(const pp_rule_t *rule)
-{
-    return rule->policy == PP_FIRST_OF && rule->k < rule->size;
-}
-/* Ready ranks are counted. */
-static inline bool pp_rule_counts(const pp_rule_t *rule)
-{
-    return rule->policy == PP_QUORUM && !pp_rule_is_full(rule);
-}
+/* ---- draws (draw.c) ------------------------------------------------------------------------------------ */
 
-/* ---- first of m (draw.c) ------------------------------------------------------------------------------ */
-
-/* The order of draws of a round is a permutation of the ranks, the same on all of them.  The first k ranks of it are
-   drawn.  Ranks that the round before lists as left come last (`left`: their mask; NULL: none, or too many ranks for
-   masks).  They are not left out, so a draw can still reach them when all other ranks have left since. */
+/* The order of draws of a round is the policy's, the same on all ranks.  The first `drawn` ranks are drawn.  Ranks that
+   the round before lists as left come last (`left`: their mask; NULL: none, or too many ranks for masks).  They are not
+   left out, so a draw can still reach them when all other ranks have left since. */
 int32_t pp_order_rank(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t place);
 int32_t pp_order_place(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t rank);
 /* Fills the order from place `known` up to `place`.  Returns the number of places known then. */
@@ -80,8 +88,9 @@ typedef enum pp_draw_verdict {
 } pp_draw_verdict_t;
 
 pp_draw_verdict_t pp_rule_draw(const pp_facts_t *facts);
-/* The place to which a draw is handed on: i + k, because with i + 1 the draws would swallow each other.  So exactly one
-   draw can reach each rank.  -1: the end of the order; the draw is not lost, because draws are copied, never moved. */
+/* The place to which a draw is handed on: i + `drawn`, because with i + 1 the draws would swallow each other.  So
+   exactly one draw can reach each rank.  -1: the end of the order; the draw is not lost, because draws are copied,
+   never moved. */
 int32_t    pp_rule_next_place(const pp_rule_t *rule, int32_t place);
 pp_cause_t pp_rule_draw_cause(const pp_rule_t *rule, int32_t place);
 
@@ -96,7 +105,7 @@ typedef struct pp_draw_end {
 typedef bool (*pp_facts_at_t)(void *arg, int32_t place, pp_facts_t *facts);
 pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t facts_at, void *arg);
 
-/* ---- quorum ------------------------------------------------------------------------------------------- */
+/* ---- counts ------------------------------------------------------------------------------------------- */
 
 typedef struct pp_count {
     uint32_t ready, left;            /* ready; not ready, but in a collective call */
@@ -128,12 +137,12 @@ static inline uint64_t pp_rule_bound(uint64_t given, uint64_t completed, bool wa
 }
 /* max_lag does not hold this rank's part back. */
 static inline bool pp_facts_exempt(const pp_facts_t *f) { return f->left || f->elsewhere || f->aside; }
-/* Whether the rank may give its part of an activated round.  Full waits for every rank anyway, so a bound holds none
-   back that is not ready. */
+/* Whether the rank may give its part of an activated round.  A round in lockstep waits for every rank anyway, so a
+   bound holds none back that is not ready. */
 bool pp_rule_permits(const pp_rule_t *rule, const pp_facts_t *facts, uint64_t round, uint64_t bound);
 static inline bool pp_rule_withholds(const pp_rule_t *rule, const pp_facts_t *f, uint64_t round, uint64_t bound)
 {
-    return !(pp_rule_is_full(rule) && !f->ready) && !pp_facts_exempt(f) && round >= bound;
+    return !(rule->lockstep && !f->ready) && !pp_facts_exempt(f) && round >= bound;
 }
 
 /* ---- patience ---------------------------------------------------------------------------------------------- */
@@ -145,8 +154,8 @@ bool pp_rule_holds_up(const pp_rule_t *rule, const pp_facts_t *facts, bool drawn
 /* ---- the verdict on a complete round --------------------------------------------------------------------------- */
 
 /* Sets cause and initiator of a complete round.  They follow from its tally, so they are the same on all ranks.  The
-   root of a quorum may have joined from a Flush before it activated the round, so the count decides: fewer than k
-   ranks were ready only if all the others had left, or a deadline was over. */
+   root of a count may have joined from a Flush before it activated the round, so the count decides: fewer ranks than
+   needed were ready only if all the others had left, or a deadline was over. */
 void pp_rule_judge(const pp_rule_t *rule, pp_tally_t *tally);
 
 #endif

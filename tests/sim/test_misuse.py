@@ -210,7 +210,7 @@ BAD = {
     "type below": ({"raw": (("type", -1),)}, "is not defined on"),
     "op": ({"raw": (("op", lib.PP_OP_COUNT),)}, "is not defined on"),
     "op below": ({"raw": (("op", -1),)}, "is not defined on"),
-    "policy": ({"raw": (("policy", lib.PP_POLICY_COUNT),)}, "policy=2 is not a pp_policy_t"),
+    "policy": ({"raw": (("policy", 2),)}, "policy=2 is not a pp_policy_t"),
     "policy below": ({"raw": (("policy", -1),)}, "policy=-1 is not a pp_policy_t"),
     "deliver": ({"raw": (("deliver", 3),), "max_lag": 1}, "deliver=3 is not a pp_deliver_t"),
     "average": ({"raw": (("average", 4),), "dtype": "float32"}, "average=4 is not a pp_average_t"),

@@ -90,9 +90,11 @@ class Rules:
     def new_facts(self, facts: Facts) -> Any:
         return self.ffi.new("pp_facts_t *", facts._asdict())
 
-    def new_rule(self, policy: str, k: int, size: int, **more: Any) -> Any:
-        values = {"policy": getattr(self.lib, policy), "k": k, "size": size, **more}
-        return self.ffi.new("pp_rule_t *", values)
+    def new_rule(
+        self, policy: str, k: int, size: int, deadline: bool = False, seed: int = 0
+    ) -> Any:
+        rule = self.lib.pp_rule_make(getattr(self.lib, policy), k, size, deadline, seed)
+        return self.ffi.new("pp_rule_t *", rule)
 
     def first_of(self, k: int, size: int, **more: Any) -> Any:
         return self.rule("PP_FIRST_OF", k, size, **more)

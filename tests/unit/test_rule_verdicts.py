@@ -26,17 +26,19 @@ def kinds(rules: Rules, sizes: range) -> Iterator[tuple[str, int, int, bool, Any
                 yield policy, k, size, deadline, rules.rule(policy, k, size, deadline=deadline)
 
 
-# ---- which rule it is ----------------------------------------------------------------------------
+# ---- answers -------------------------------------------------------------------------------------
 
 
-def test_solo_full_draws_and_quorums_are_told_apart(rules: Rules) -> None:
+def test_what_policies_answer(rules: Rules) -> None:
     lib = rules.lib
     for policy, k, size, deadline, rule in kinds(rules, range(1, 6)):
         first = policy == "PP_FIRST_OF"
-        assert lib.pp_rule_is_solo(rule) == (first and k == size)
-        assert lib.pp_rule_draws(rule) == (first and k < size)
-        assert lib.pp_rule_is_full(rule) == (not first and k == size and not deadline)
-        assert lib.pp_rule_counts(rule) == (not first and (k < size or deadline))
+        full = not first and k == size and not deadline
+        anybody = full or (first and k == size)
+        trigger = lib.PP_BY_DRAW if first else lib.PP_BY_COUNT
+        assert rule.trigger == (lib.PP_BY_ANYBODY if anybody else trigger)
+        assert rule.lockstep == full
+        assert (rule.drawn, rule.needed) == ((k, 0) if first else (0, k))
 
 
 def test_who_is_ready(rules: Rules) -> None:
@@ -216,7 +218,7 @@ FEW_HERE = [HERE[i] for i in (0, 2, 3, 6, 9)]
 
 def reached_by_draws(rules: Rules, rule: Any, ranks: list[Facts]) -> set[int]:
     reached, passes = set(), (rules.lib.PP_DRAW_HANDED_ON, rules.lib.PP_DRAW_LENT)
-    for place in range(rule.k):
+    for place in range(rule.drawn):
         while place >= 0:
             reached.add(place)
             if rules.lib.pp_rule_draw(rules.facts(ranks[place])) not in passes:
@@ -227,7 +229,7 @@ def reached_by_draws(rules: Rules, rule: Any, ranks: list[Facts]) -> set[int]:
 
 def is_triggered(rules: Rules, rule: Any, ranks: list[Facts], reached: set[int]) -> bool:
     cause = rules.ffi.new("pp_cause_t *")
-    if rules.lib.pp_rule_counts(rule):
+    if rule.trigger == rules.lib.PP_BY_COUNT:
         return verdict(rules, rule, tuple(ranks))[0]
     return any(
         rules.lib.pp_rule_triggers(rule, rules.facts(f), p if p in reached else -1, cause)
@@ -242,7 +244,7 @@ def run_dry(rules: Rules, rule: Any, ranks: list[Facts], late: list[bool]) -> tu
     """
     lib = rules.lib
     while True:
-        reached = reached_by_draws(rules, rule, ranks) if rule.policy == lib.PP_FIRST_OF else set()
+        reached = reached_by_draws(rules, rule, ranks)
         triggered = is_triggered(rules, rule, ranks, reached)
         known = [
             (rules.facts(facts), 7 if is_late else 8)

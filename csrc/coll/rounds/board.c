@@ -46,7 +46,7 @@ static void deadlines_trigger(const pp_view_t *view, pp_allreduce_t *coll)
 static bool draws_trigger(const pp_view_t *view, pp_allreduce_t *coll)
 {
     const pp_rule_t *rule = &coll->rule;
-    for (int32_t place = 0; place < rule->k; place++) {
+    for (int32_t place = 0; place < rule->drawn; place++) {
         pp_draw_end_t end = pp_view_follow(view, coll, place);
         if (end.verdict == PP_DRAW_TRIGGERS)
             trigger(coll->on_board, pp_view_drawn_at(coll, end.place), pp_rule_draw_cause(rule, end.place));
@@ -57,7 +57,6 @@ static bool draws_trigger(const pp_view_t *view, pp_allreduce_t *coll)
     return coll->on_board->triggered > 0;
 }
 
-/* Solo: every rank that waits triggers. */
 static bool anybody_triggers(const pp_view_t *view, pp_allreduce_t *coll)
 {
     for (int32_t rank = 0; rank < coll->handle.engine->size; rank++)
@@ -66,7 +65,7 @@ static bool anybody_triggers(const pp_view_t *view, pp_allreduce_t *coll)
     return coll->on_board->triggered > 0;
 }
 
-static bool quorum_is_there(const pp_view_t *view, pp_allreduce_t *coll)
+static bool enough_are_ready(const pp_view_t *view, pp_allreduce_t *coll)
 {
     const pp_rule_t *rule = &coll->rule;
     pp_combine_t *combine = coll->on_board;
@@ -76,8 +75,8 @@ static bool quorum_is_there(const pp_view_t *view, pp_allreduce_t *coll)
         pp_rule_count(&count, &facts);
         if (facts.ready)
             pp_mask_add(combine->ready, rank);
-        /* Full: one rank that is not ready decides. */
-        if (pp_rule_is_full(rule) && !facts.ready && !view->away)
+        /* One rank that is not ready decides. */
+        if (rule->lockstep && !facts.ready && !view->away)
             return false;
     }
     pp_cause_t cause;
@@ -88,9 +87,9 @@ static bool quorum_is_there(const pp_view_t *view, pp_allreduce_t *coll)
 
 static bool is_brought_about(const pp_view_t *view, pp_allreduce_t *coll)
 {
-    return pp_rule_is_solo(&coll->rule) ? anybody_triggers(view, coll)
-         : pp_rule_draws(&coll->rule)   ? draws_trigger(view, coll)
-                                        : quorum_is_there(view, coll);
+    if (coll->rule.lockstep || coll->rule.trigger == PP_BY_COUNT)
+        return enough_are_ready(view, coll);
+    return coll->rule.trigger == PP_BY_DRAW ? draws_trigger(view, coll) : anybody_triggers(view, coll);
 }
 
 /* Whether the round is due.  Writes the ranks that bring it about into coll->on_board. */
@@ -126,8 +125,8 @@ static size_t weight_bytes(const pp_allreduce_t *coll)
 static bool has_grace(const pp_allreduce_t *coll)
 {
     if (coll->grace_ns == PP_GRACE_AUTO)
-        return coll->rule.policy == PP_FIRST_OF && weight_bytes(coll) >= GRACE_BYTES;
-    return coll->grace_ns > 0 && !pp_rule_is_full(&coll->rule);
+        return weight_bytes(coll) >= GRACE_BYTES;
+    return coll->grace_ns > 0;
 }
 
 /* The longest that a round of the handle may wait. */
@@ -206,9 +205,9 @@ static void name_initiator(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
     pp_rule_judge(&coll->rule, &entry->tally);
     entry->flush = entry->tally.cause == PP_CAUSE_FLUSH;
     entry->kept = entry->flush || pp_combine_keeps_all(coll);
-    if (coll->rule.policy == PP_QUORUM)
+    if (coll->rule.drawn == 0)
         pp_mask_add(entry->triggers, coll->handle.engine->rank);
-    coll->handle.engine->coverage.initiators_met += !pp_rule_is_solo(&coll->rule) && combine->triggered > 1;
+    coll->handle.engine->coverage.initiators_met += coll->rule.trigger != PP_BY_ANYBODY && combine->triggered > 1;
 }
 
 /* Sets the targets of the result: the receive buffers of waiting ranks that are in the node's memory, and the ring for

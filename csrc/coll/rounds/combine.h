@@ -111,11 +111,6 @@ bool       pp_view_ready(const pp_view_t *view, uint64_t word, int32_t index);
 bool       pp_view_flushes(const pp_view_t *view, int32_t index);
 /* The facts that the board shows of a rank; `ready` is not latched. */
 pp_facts_t pp_view_facts(const pp_view_t *view, int32_t index);
-/* Whether max_lag holds rounds back; Full waits for every rank anyway. */
-static inline bool pp_is_bounded(const pp_allreduce_t *coll)
-{
-    return coll->max_lag != PP_UNBOUNDED && !pp_rule_is_full(&coll->rule);
-}
 /* For a rank whose limit the round has reached: it withholds its part, because nothing exempts it. */
 bool       pp_view_withholds(const pp_view_t *view, int32_t index);
 bool       pp_view_anybody_aside(const pp_view_t *view);

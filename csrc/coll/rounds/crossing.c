@@ -39,14 +39,14 @@ bool pp_crossing_all_flush(const pp_view_t *view)
     return any;
 }
 
-/* Whether the node may give its part.  Full waits for every rank that has not left, other policies for none; max_lag
+/* Whether the node may give its part.  In lockstep it waits for every rank that has not left, else for none; max_lag
    may withhold a part with any policy.  The leader counts only on ranks that it has latched: a rank that waited elsewhere
    may no longer be ready when its part is taken.  `crossing`: NULL for ranks that do not lead the round, and do not know
    which are latched: a latched rank waits, or has something pending, until the node gives its part. */
 bool pp_crossing_permits(const pp_view_t *view, const pp_crossing_t *crossing)
 {
     const pp_allreduce_t *coll = view->coll;
-    for (int32_t index = 0; pp_rule_is_full(&coll->rule) && index < pp_node_size(coll); index++) {
+    for (int32_t index = 0; coll->rule.lockstep && index < pp_node_size(coll); index++) {
         uint64_t word = crossing ? 0 : pp_view_word(coll, index);
         bool     ready = crossing ? pp_mask_has(crossing->ready, index)
                                   : pp_word_pending(word) || pp_word_waits(word, view->round);
@@ -90,7 +90,7 @@ void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
 static bool is_ripe(const pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     pp_engine_t *engine = coll->handle.engine;
-    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO || pp_rule_is_full(&coll->rule))
+    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO)
         return true;
     uint64_t now = pp_engine_now(engine);
     if (crossing->ripe_ns == 0)
@@ -126,7 +126,7 @@ static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
     return any;
 }
 
-/* ---- first of m ------------------------------------------------------------------------------------- */
+/* ---- draws ------------------------------------------------------------------------------------------ */
 
 void pp_crossing_hear_draw(pp_crossing_t *crossing, const pp_draw_t *message)
 {
@@ -177,7 +177,7 @@ static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
     const pp_nodes_t *nodes = pp_nodes_of(coll);
     uint64_t draws[PP_CONTRIBUTORS_WORDS];
     int32_t strongest = -1;
-    for (int32_t place = 0; place < coll->rule.k; place++)
+    for (int32_t place = 0; place < coll->rule.drawn; place++)
         if (nodes->node_of[pp_view_drawn_at(coll, place)] == nodes->mine)
             crossing->held[place] = PP_FOR_GOOD;
     pp_crossing_draws(coll, crossing, draws);
@@ -191,7 +191,7 @@ static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
         trigger_when_ripe(coll, crossing, instance, strongest);
 }
 
-/* ---- quorum ------------------------------------------------------------------------------------------ */
+/* ---- counts ------------------------------------------------------------------------------------------ */
 
 static pp_ballot_t count_here(const pp_view_t *view, const pp_crossing_t *crossing)
 {
@@ -205,8 +205,8 @@ static pp_ballot_t count_here(const pp_view_t *view, const pp_crossing_t *crossi
     return sum;
 }
 
-static void count_quorum(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
-                         pp_instance_t *instance)
+static void count_ready(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
+                        pp_instance_t *instance)
 {
     const pp_nodes_t *nodes = pp_nodes_of(coll);
     pp_ballots_t *ballots = &coll->on_board->leading->ballots;
@@ -247,10 +247,10 @@ void pp_crossing_bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_cro
 {
     if (!crossing->announced && pp_signal_is_activated(coll, crossing->round))
         pp_crossing_trigger(coll, crossing, instance, PP_CAUSE_POLICY);
-    else if (pp_rule_draws(&coll->rule))
+    else if (coll->rule.trigger == PP_BY_DRAW)
         follow_draws(view, coll, crossing, instance);
-    else if (pp_rule_counts(&coll->rule))
-        count_quorum(view, coll, crossing, instance);
+    else if (coll->rule.trigger == PP_BY_COUNT)
+        count_ready(view, coll, crossing, instance);
     else if (mark_waiting(view, crossing))
         trigger_when_ripe(coll, crossing, instance, PP_CAUSE_POLICY);
     if (!crossing->triggered && mark_overdue(view, crossing))

@@ -62,7 +62,7 @@ static void explain_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_text_t
     snprintf(before, sizeof before, "round %llu is not activated; drawn to trigger it: ",
              (unsigned long long)view->round);
     pp_listing_t listing = {.text = text, .before = before};
-    for (int32_t place = 0; place < coll->rule.k; place++) {
+    for (int32_t place = 0; place < coll->rule.drawn; place++) {
         pp_draw_end_t end = pp_view_follow(view, coll, place);
         if (end.verdict == PP_DRAW_KEPT || end.verdict == PP_DRAW_OUT_OF_SIGHT)
             list_drawn(view, coll, &end, &listing);
@@ -82,7 +82,7 @@ static void list_not_ready(const pp_view_t *view, bool gone, const char *before,
     pp_listing_end(&listing, "");
 }
 
-static void explain_quorum(const pp_view_t *view, pp_text_t *text)
+static void explain_count(const pp_view_t *view, pp_text_t *text)
 {
     const pp_allreduce_t *coll = view->coll;
     const pp_rule_t *rule = &coll->rule;
@@ -100,8 +100,8 @@ static void explain_quorum(const pp_view_t *view, pp_text_t *text)
     pp_text_add(text, "round %llu is %s: %u of %d ranks%s are ready", (unsigned long long)view->round,
                 is_on(view) ? "activated" : "not activated", count.ready, size,
                 coll->on_board->way->alone ? "" : " of this node");
-    if (!pp_rule_is_full(rule))
-        pp_text_add(text, ", and its policy needs %d", rule->k);
+    if (!rule->lockstep)
+        pp_text_add(text, ", and its policy needs %d", rule->needed);
     pp_text_add(text, "\n");
     list_not_ready(view, false, "not ready: ", text);
     list_not_ready(view, true, "not ready, but not waited for because they have left: ", text);
@@ -112,7 +112,7 @@ static void explain_bounds(const pp_view_t *view, pp_text_t *text)
 {
     const pp_allreduce_t *coll = view->coll;
     pp_listing_t listing = {.text = text, .before = "withheld from it by max_lag: "};
-    for (int32_t index = 0; pp_is_bounded(coll) && index < pp_node_of(coll)->size; index++) {
+    for (int32_t index = 0; coll->bounded && index < pp_node_of(coll)->size; index++) {
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);
         pp_facts_t facts = pp_view_facts(view, index);
@@ -124,12 +124,14 @@ static void explain_bounds(const pp_view_t *view, pp_text_t *text)
 
 static void explain_rule(const pp_view_t *view, pp_allreduce_t *coll, pp_text_t *text)
 {
-    if (pp_rule_is_solo(&coll->rule) || (is_on(view) && !pp_rule_is_full(&coll->rule)))
+    if (coll->rule.lockstep)
+        explain_count(view, text);
+    else if (coll->rule.trigger == PP_BY_ANYBODY || is_on(view))
         explain_due(view, text);
-    else if (pp_rule_draws(&coll->rule))
+    else if (coll->rule.trigger == PP_BY_DRAW)
         explain_draws(view, coll, text);
     else
-        explain_quorum(view, text);
+        explain_count(view, text);
     explain_bounds(view, text);
 }
 

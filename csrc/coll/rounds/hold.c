@@ -49,7 +49,7 @@ static void tell_all(const pp_view_t *view, pp_allreduce_t *coll)
 
 static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64_t *draws)
 {
-    int32_t places = draws ? coll->rule.size : coll->rule.k;
+    int32_t places = draws ? coll->rule.size : coll->rule.drawn;
     for (int32_t place = 0; place < places; place++) {
         if (draws && !pp_mask_has(draws, place))
             continue;
@@ -74,11 +74,11 @@ void pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, c
 {
     const pp_board_t *board = &coll->on_board->board;
     tell_all(view, coll);
-    if (!activated && pp_rule_draws(&coll->rule))
+    if (!activated && coll->rule.trigger == PP_BY_DRAW)
         tell_drawn(view, coll, draws);
-    else if (!activated && pp_rule_counts(&coll->rule))
+    else if (!activated && coll->rule.trigger == PP_BY_COUNT)
         tell_missing(view, coll, ready);
-    for (int32_t index = 0; pp_is_bounded(coll) && index < board->ranks; index++) {
+    for (int32_t index = 0; coll->bounded && index < board->ranks; index++) {
         PP_STEP("decide");
         if (view->round >= atomic_load(&board->stations[index].limit) && pp_view_withholds(view, index))
             tell(view, coll, index, true);

@@ -248,16 +248,13 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
 /* Whether this rank, which does not lead the round, brings it about by its own wait, whatever other ranks do. */
 static bool brings_about(pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
 {
-    *cause = PP_CAUSE_POLICY;
-    if (!pp_word_waits(pp_view_word(coll, pp_node_of(coll)->index), round))
-        return false;
-    if (pp_rule_is_full(&coll->rule) || pp_rule_is_solo(&coll->rule))
-        return true;
-    for (int32_t place = 0; pp_rule_draws(&coll->rule) && place < coll->rule.k; place++)
+    pp_facts_t facts = {.waits = pp_word_waits(pp_view_word(coll, pp_node_of(coll)->index), round),
+                        .overdue = coll->time.overdue};
+    int32_t drawn = coll->rule.trigger == PP_BY_DRAW ? coll->rule.drawn : 0, own = -1;
+    for (int32_t place = 0; facts.waits && own < 0 && place < drawn; place++)
         if (pp_view_drawn_at(coll, place) == coll->handle.engine->rank)
-            return true;
-    *cause = PP_CAUSE_DEADLINE;
-    return coll->time.overdue;
+            own = place;
+    return pp_rule_triggers(&coll->rule, &facts, own, cause);
 }
 
 /* If the leader must be woken, this rank tells the other nodes of the round first.  If the leader is awake, it tells
@@ -286,8 +283,7 @@ static bool is_wanted(pp_allreduce_t *coll, uint64_t round)
     if (pp_signal_is_expected(coll, round) || pp_crossing_all_flush(&view) || pp_crossing_anybody_waits(&view))
         return true;
     /* A draw goes on from a rank that has left, or waits elsewhere, and a count has it. */
-    bool passes_on = pp_rule_draws(&coll->rule) || pp_rule_counts(&coll->rule);
-    return passes_on && (view.others || pp_view_anybody_aside(&view));
+    return coll->rule.trigger != PP_BY_ANYBODY && (view.others || pp_view_anybody_aside(&view));
 }
 
 static bool look(pp_allreduce_t *coll, bool news)
@@ -474,7 +470,7 @@ static pp_leading_t *new_leading(const pp_rule_t *rule, int32_t window)
     size_t count = (size_t)window + 2;
     if (!leading)
         return NULL;
-    size_t loans = pp_rule_draws(rule) ? (size_t)rule->size : 0;       /* held, and as many handed on */
+    size_t loans = rule->trigger == PP_BY_DRAW ? (size_t)rule->size : 0;       /* held, and as many handed on */
     leading->crossings = calloc(count, sizeof *leading->crossings);
     leading->loans = calloc(count * 2 * loans + 1, sizeof *leading->loans);
     if (!leading->crossings || !leading->loans) {

@@ -92,16 +92,14 @@ static int32_t own_place(pp_allreduce_t *coll)
 
 static pp_loan_t held_until(const pp_allreduce_t *coll, const pp_round_state_t *state, int32_t place)
 {
-    return place < coll->rule.k ? PP_FOR_GOOD : state->held;
+    return place < coll->rule.drawn ? PP_FOR_GOOD : state->held;
 }
 
 /* The place of the draw that has reached this rank for the current round; -1: none has. */
 static int32_t drawn_at(pp_allreduce_t *coll, const pp_round_state_t *state)
 {
-    if (coll->rule.policy != PP_FIRST_OF)
-        return -1;
-    if (pp_rule_is_solo(&coll->rule))
-        return 0;
+    if (coll->rule.trigger != PP_BY_DRAW)
+        return coll->rule.trigger == PP_BY_ANYBODY ? 0 : -1;
     int32_t place = own_place(coll);
     return pp_loan_lasts(held_until(coll, state, place), coll->handle.engine->calls) ? place : -1;
 }
@@ -173,7 +171,7 @@ static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
 static bool is_ripe(const pp_allreduce_t *coll, pp_round_state_t *state)
 {
     pp_engine_t *engine = coll->handle.engine;
-    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO || pp_rule_is_full(&coll->rule))
+    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO)
         return true;
     uint64_t now = pp_engine_now(engine);
     if (state->ripe_ns == 0)
@@ -202,7 +200,7 @@ static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place
     state->handed_on = until;
     if (next < 0)
         return;
-    if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && place >= coll->rule.k && pp_handle_left(&coll->handle))
+    if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && place >= coll->rule.drawn && pp_handle_left(&coll->handle))
         return;
     pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = state->round},
                          .place = (uint64_t)next, .until = until};
@@ -220,7 +218,7 @@ static pp_ballot_t count_subtree(const pp_allreduce_t *coll, const pp_round_stat
     return sum;
 }
 
-static void count_quorum(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance_t *instance)
+static void count_ready(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance_t *instance)
 {
     pp_engine_t *engine = coll->handle.engine;
     pp_ballot_t  sum = count_subtree(coll, state);
@@ -243,9 +241,9 @@ static void bring_about(pp_allreduce_t *coll)
     pp_cause_t cause;
     if (pp_rule_triggers(&coll->rule, &facts, place, &cause)) {
         trigger(coll, state, instance, cause);
-    } else if (pp_rule_counts(&coll->rule)) {
-        count_quorum(coll, state, instance);
-    } else if (pp_rule_draws(&coll->rule) && place >= 0) {
+    } else if (coll->rule.trigger == PP_BY_COUNT) {
+        count_ready(coll, state, instance);
+    } else if (coll->rule.trigger == PP_BY_DRAW && place >= 0) {
         pp_draw_verdict_t verdict = pp_rule_draw(&facts);
         if (verdict == PP_DRAW_HANDED_ON || verdict == PP_DRAW_LENT)
             hand_on(coll, state, place, verdict == PP_DRAW_LENT);
@@ -502,7 +500,7 @@ static bool holds_payloads(const pp_handle_t *handle)
 static void explain_draws(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
 {
     pp_listing_t listing = {.text = text, .before = "drawn to trigger it, or to hand the draw on: "};
-    for (int32_t place = 0; place < coll->rule.k; place++) {
+    for (int32_t place = 0; place < coll->rule.drawn; place++) {
         int32_t rank = pp_order_rank(&coll->rule, state->round, left_before(coll), place);
         pp_listing_add(&listing, rank, rank == coll->handle.engine->rank ? "this rank" : NULL);
     }
@@ -526,7 +524,7 @@ static void explain_count(const pp_allreduce_t *coll, const pp_round_state_t *st
     pp_ballot_t   sum = count_subtree(coll, state);
     pp_listing_t  listing = {.text = text, .before = "not known to be ready: "};
     pp_text_add(text, "%u of %d ranks are known to be ready, and its policy needs %d\n", sum.count.ready, size,
-                coll->rule.k);
+                coll->rule.needed);
     if (!state->ready)
         pp_listing_add(&listing, 0, "this rank");
     for (int32_t child = 1; child <= PP_BALLOT_FANOUT && child < size; child++) {
@@ -544,14 +542,14 @@ static void explain_count(const pp_allreduce_t *coll, const pp_round_state_t *st
 /* What a round that is not activated waits for. */
 static void explain_rule(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
 {
-    if (pp_rule_draws(&coll->rule))
+    if (coll->rule.trigger == PP_BY_DRAW)
         explain_draws(coll, state, text);
-    else if (!pp_rule_counts(&coll->rule))
+    else if (coll->rule.trigger == PP_BY_ANYBODY)
         pp_text_add(text, "this rank knows of no rank that waits for it\n");
     else if (coll->handle.engine->rank == 0)
         explain_count(coll, state, text);
     else
-        pp_text_add(text, "rank 0 counts the ranks that are ready; the policy needs %d of %d\n", coll->rule.k,
+        pp_text_add(text, "rank 0 counts the ranks that are ready; the policy needs %d of %d\n", coll->rule.needed,
                     coll->rule.size);
 }
 

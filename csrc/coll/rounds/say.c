@@ -38,8 +38,8 @@ uint64_t pp_say_absorbed(const pp_allreduce_t *coll)
     return least;
 }
 
-/* The limit that other ranks look at.  Full needs none: it waits for every rank anyway. */
-uint64_t pp_say_limit(const pp_allreduce_t *coll) { return pp_is_bounded(coll) ? pp_rounds_bound(coll) : UINT64_MAX; }
+/* The limit that other ranks look at. */
+uint64_t pp_say_limit(const pp_allreduce_t *coll) { return coll->bounded ? pp_rounds_bound(coll) : UINT64_MAX; }
 
 /* Publishes limit and absorbed; returns whether one had changed. */
 bool pp_say_bounds(pp_allreduce_t *coll)

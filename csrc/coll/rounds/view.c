@@ -133,7 +133,7 @@ bool pp_view_anybody_aside(const pp_view_t *view)
 bool pp_view_permit(const pp_view_t *view)
 {
     const pp_allreduce_t *coll = view->coll;
-    for (int32_t rank = 0; pp_is_bounded(coll) && rank < pp_node_of(coll)->size; rank++) {
+    for (int32_t rank = 0; coll->bounded && rank < pp_node_of(coll)->size; rank++) {
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[rank].limit);
         if (view->round >= rounds && pp_view_withholds(view, rank))

@@ -239,7 +239,7 @@ static void make_world(world_t *w)
     w->count = counts[roll(roll(3) ? 5 : 7)];
     w->config = (pp_allreduce_config_t){
         .piece_count = 1 + (w->count > 2 && roll(3) == 0), .type = PP_UINT64, .op = PP_SUM,
-        .policy = (int)roll(PP_POLICY_COUNT), .policy_k = 1 + (int)roll((uint64_t)w->ranks),
+        .policy = (int)roll(PP_QUORUM + 1), .policy_k = 1 + (int)roll((uint64_t)w->ranks),
         .deliver = (int)roll(PP_DELIVER_COUNT), .algorithm = (int)roll(1 + pp_algorithm_count())};
     w->config.max_lag = w->config.deliver == PP_LATEST && roll(2) ? -1 : (int)roll((uint64_t)w->window);
     pp_link_t link = {.latency_ns = latency / 4, .jitter_ns = latency - latency / 4,
