@@ -250,27 +250,27 @@ def holding_up(
 
 def waits_for_all(policy: Policy, size: int) -> bool:
     """Return whether the policy is Full, or the same."""
-    return policy.trigger(size) == ("quorum", size) and policy.deadline is None
+    return policy.needed(size) == size and policy.deadline is None
 
 
 def lacks(states: Sequence[RankState], current: int, policy: Policy) -> tuple[str, list[RankState]]:
     """Return the ranks that the policy waits for, and why; none if it is satisfied."""
-    kind, count = policy.trigger(len(states))
+    needed, drawn = policy.needed(len(states)), policy.drawn(len(states))
     if not waits_for_all(policy, len(states)) and any(
         state.joined > current or state.overdue for state in states
     ):
         return "", []
-    if kind == "quorum":
+    if needed:
         others = [s for s in states if not s.ready and s.joined <= current]
         ready = len(states) - len(others)
         absent = [s for s in others if s.answered and not s.left and not s.aside]
         why = f"{ready} of {len(states)} ranks are ready; not ready"
-        return why, absent if ready < count else []
+        return why, absent if ready < needed else []
     order = {s.place: s for s in states if s.answered and s.completed == current}
     ends = []
-    for place in range(count):
+    for place in range(drawn):
         while place in order and order[place].passes:
-            place += count
+            place += drawn
         ends += [order[place]] if place in order else []
     return "drawn to trigger it", [] if any(state.waits for state in ends) else ends
 

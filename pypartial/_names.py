@@ -6,6 +6,7 @@ The tables hold the names of the constants, so that this module can be imported 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -88,7 +89,6 @@ def _number(lib: Lib, constant: str | int) -> int:
 
 PROGRESS = Names("progress", {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"})
 TRANSPORT = Names("transport", {"auto": "PP_PATH_AUTO", "mpi": "PP_PATH_MPI"})
-TRIGGER = Names("trigger", {"first_of": "PP_FIRST_OF", "quorum": "PP_QUORUM"})
 DELIVER = Names("deliver", {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"})
 DEVICE_PATH = Names(
     "device_path",
@@ -221,6 +221,13 @@ def algorithm_options(ffi: FFI, lib: Lib) -> Names[str]:
     return Names("algorithm", numbers | {name: known.constant(lib, name) for name in known})
 
 
+@functools.cache
+def triggers(ffi: FFI, lib: Lib) -> Names[str]:
+    """Return what may trigger a round: the policies of the core, whose table names them."""
+    names = itertools.takewhile(bool, map(lib.pp_policy_name, itertools.count()))
+    return Names("trigger", {ffi.string(name).decode(): at for at, name in enumerate(names)})
+
+
 def describe_policy(ffi: FFI, lib: Lib, policy: Policy, size: int, config: CData) -> CData:
     """Fill in the policy of a ``pp_allreduce_config_t``.
 
@@ -231,7 +238,7 @@ def describe_policy(ffi: FFI, lib: Lib, policy: Policy, size: int, config: CData
     """
     kind, count = policy.trigger(size)
     text = ffi.new("char[]", repr(policy).encode(errors="backslashreplace"))
-    config.policy = TRIGGER.constant(lib, kind)
+    config.policy = triggers(ffi, lib).constant(lib, kind)
     config.policy_k = count
     config.deadline_ns = policy.deadline_ns
     config.grace_ns = policy.grace_ns

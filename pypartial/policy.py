@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ._arguments import real_number, whole_number
 from .errors import ArgumentError
@@ -24,6 +24,7 @@ from .units import parse_seconds, spell_seconds
 __all__ = ["FirstOf", "Full", "Majority", "Policy", "Quorum", "Solo", "Trigger"]
 
 _LONGEST_S = float(1 << 63) / 1e9  # what the core's nanoseconds hold
+_COUNTED = ["quorum"]  # kinds of triggers for which ready ranks are counted; else some are drawn
 
 
 class Trigger(NamedTuple):
@@ -38,7 +39,7 @@ class Trigger(NamedTuple):
         From 1 to the number of ranks of the context.
     """
 
-    kind: Literal["first_of", "quorum"]
+    kind: str
     ranks: int
 
 
@@ -108,10 +109,19 @@ class Policy(ABC):
             If the policy asks for more ranks than the context has.
         """
 
+    def drawn(self, size: int) -> int:
+        """Return how many ranks are drawn for a round, of which one triggers it; 0: none."""
+        kind, count = self.trigger(size)
+        return 0 if kind in _COUNTED else count
+
+    def needed(self, size: int) -> int:
+        """Return how many ready ranks trigger a round; 0: they are not counted."""
+        kind, count = self.trigger(size)
+        return count if kind in _COUNTED else 0
+
     def least_active(self, size: int) -> int:
         """Return the least number of active ranks in a round whose cause is ``"policy"``."""
-        kind, count = self.trigger(size)
-        return count if kind == "quorum" else 1
+        return max(1, self.needed(size))
 
     def expected_active(self, size: int) -> float | None:
         """Return the expected number of active ranks if all ranks arrive at distinct times.
@@ -123,8 +133,12 @@ class Policy(ABC):
         """
         if self.deadline is not None or self.grace:
             return None
-        kind, count = self.trigger(size)
-        return float(count) if kind == "quorum" else (size + 1) / (count + 1)
+        return float(self.needed(size)) or (size + 1) / (self.drawn(size) + 1)
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether every rank takes part in every round with new data, as in an MPI allreduce."""
+        return False
 
     @property
     def deadline_ns(self) -> int:
@@ -321,6 +335,11 @@ class Full(Policy):
     """
 
     word: ClassVar[str] = "full"
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether no deadline lets a round go on without a rank."""
+        return self.deadline is None
 
     def trigger(self, size: int) -> Trigger:
         """Return all ranks, ready."""

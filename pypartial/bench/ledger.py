@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..policy import Full, Policy, Quorum
+from ..policy import Policy
 from ..status import Cause, Status
 from .options import Rival, Way
 from .pattern import Pattern, Tally
@@ -75,7 +75,7 @@ class _Account:
                 f"{status.active} active ranks, at least {least} and at most {tally.total}",
             )
         # After a round that a deadline cut short, a rank has two contributions in the next one.
-        whole = isinstance(self.way, Full) and self.way.deadline is None
+        whole = isinstance(self.way, Policy) and self.way.lockstep
         if whole and least == self.pattern.ranks:
             self._check_complete(where, tally)
 
@@ -235,10 +235,8 @@ class LoopLedger(_Account):
         if tally is None:
             return
         if status is not None:
-            # Ranks that are done with the block wait in its flush; of Full only where a deadline
-            # has let them go ahead.
-            quorum = isinstance(self.way, Quorum)
-            departures = quorum or (isinstance(self.way, Full) and self.way.deadline is not None)
+            # Ranks that are done with the block wait in its flush; in lockstep none is done early.
+            departures = isinstance(self.way, Policy) and not self.way.lockstep
             self._check_policy(where, status, tally, departures=departures)
         elif self.way is Rival.COPY:
             self._check_own(where, tally)

@@ -30,7 +30,6 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-from ..policy import Full
 from ..statistics import Spread
 from ..units import format_size
 from .conditions import no_garbage_collection, versions
@@ -243,12 +242,12 @@ def _complaints(trials: Sequence[_Trial], case: _Case, before: float) -> list[li
     found = []
     for trial, were_equal in zip(trials, early, strict=True):
         texts = []
-        if trial.trainee.policy == Full() and not were_equal:  # `end` may average
+        if trial.trainee.policy.lockstep and not were_equal:  # `end` may average
             texts.append("the ranks had different weights before the end")
         if not same(case.comm.allgather(trial.trainee.digest())):
             texts.append("the ranks have different weights")
         off = difference(trial.trainee.weights(), expected)
-        if trial.trainee.policy == Full() and not off < _ROUNDINGS:
+        if trial.trainee.policy.lockstep and not off < _ROUNDINGS:
             texts.append(f"its weights differ from gloo's by {off:.1e} of their norm")
         first, last = case.comm.allreduce(np.array([before, trial.trainee.loss()]))
         if not last < first:

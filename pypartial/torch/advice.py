@@ -36,8 +36,7 @@ def advice(
                 "sync_every"
             )
         return
-    drawn = as_policy(method.policy).trigger(size)
-    if drawn.kind == "first_of" and drawn.ranks > 1 and not is_linear:
+    if as_policy(method.policy).drawn(size) > 1 and not is_linear:
         yield (
             f"with {method.policy!r} there are more rounds than a rank has batches, each of fewer "
             f"gradients and a whole step of {name}: what is not linear in gradients, such as Adam, "

@@ -26,7 +26,7 @@ from ..errors import ArgumentError, Error, MismatchError
 from ..methods.asked import Asked
 from ..methods.meeting import Meeting
 from ..methods.worker import Purpose
-from ..policy import Full, Majority, Policy, as_policy
+from ..policy import Majority, Policy, as_policy
 from ..status import Status
 from .buckets import Buckets
 from .device_path import check_path, path_in_use
@@ -483,8 +483,7 @@ def _warn(
             UserWarning,
         )
     drifts = deliver == "latest" or not is_plain(optimizer)
-    is_lockstep = isinstance(policy, Full) and policy.deadline is None
-    if drifts and sync_every is None and not is_lockstep:
+    if drifts and sync_every is None and not as_policy(policy).lockstep:
         warn(
             f"with {policy!r} and deliver={deliver!r} the replicas drift apart until finish(), "
             "unless the optimizer is plain SGD, with a constant rate, and deliver is 'sum'; pass "

@@ -14,7 +14,7 @@ from ..methods import EagerSGD, Method, Synchronous
 from ..methods.asked import Asked
 from ..methods.checkpoint import lacking, rounds_of, worker_state
 from ..methods.meeting import Meeting
-from ..policy import Full, Policy
+from ..policy import Full, Policy, as_policy
 from ..status import Status
 from .agreement import allocated
 from .driver import BETWEEN, Apply, Driver
@@ -57,7 +57,7 @@ def check_overlap(overlap: Any, method: Method) -> int:
 def is_lockstep(method: Method) -> bool:
     """Return whether every rank takes part in every round."""
     if isinstance(method, EagerSGD):
-        return isinstance(method.policy, Full) and method.policy.deadline is None
+        return as_policy(method.policy).lockstep
     return isinstance(method, Synchronous)
 
 
