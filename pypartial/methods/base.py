@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from ..errors import Error
+from ..errors import ArgumentError, Error
 
 if TYPE_CHECKING:
     from ..context import Context
+    from ..policy import Policy
     from ..status import Status
+    from .place import Place
+    from .worker import CommonWorker
 
 __all__ = ["Method", "Worker"]
 
@@ -30,6 +33,34 @@ class Method(ABC):
     Use one of `Synchronous`, `EagerSGD`, `PartialReduce` and `Ripples`. A method is immutable, and
     methods are compared by value.
     """
+
+    @property
+    def averages_models(self) -> bool:
+        """Whether ranks update their models by their own gradients, and average the models.
+
+        If not, they average the gradients.
+        """
+        return True
+
+    @property
+    def drifts(self) -> bool:
+        """Whether ranks may have different models until a flush, which averages them."""
+        return True
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether every rank takes part in every round."""
+        return False
+
+    @property
+    def meets_in_steps(self) -> bool:
+        """Whether a step may be a collective call, for which all ranks wait."""
+        return False
+
+    @property
+    def replicas(self) -> bool:
+        """Whether all ranks apply the same rounds, one by one, and nothing averages models."""
+        return not (self.averages_models or self.drifts)
 
     @abstractmethod
     def worker(
@@ -70,6 +101,45 @@ class Method(ABC):
             If ranks differ in the method, in the length or type of `x`, in `extra`, or in whether
             they have `state`. Every rank raises.
         """
+
+    def _worker_at(
+        self, place: Place, ctx: Context, extra: int, state: State | None
+    ) -> CommonWorker:
+        """Do as `worker`, for a model at a place that may be on a device."""
+        raise ArgumentError(
+            f"{self!r} is not a method of this package, which alone train models on a device"
+        )
+
+    def _in_pieces(self) -> Policy:
+        """Return the policy of the rounds, if each may reduce a piece of the gradient only.
+
+        Raises
+        ------
+        ArgumentError
+            If they may not: pieces have contributors of their own.
+        """
+        raise ArgumentError(
+            "overlap gives each piece rounds and contributors of its own; it needs Synchronous(), "
+            f"EagerSGD(Full()) or deliver='sum', and the method is {self!r}"
+        )
+
+    def _advice(
+        self, optimizer: str, size: int, *, is_linear: bool, schedule: str | None
+    ) -> Iterator[str]:
+        """Give the texts to warn of, where the method does not suit an optimizer of PyTorch.
+
+        Parameters
+        ----------
+        optimizer : str
+            Its name.
+        size : int
+            The number of ranks.
+        is_linear : bool
+            Whether two gradients one after the other change the model as their sum does.
+        schedule : str or None
+            The scheduler, if it is made for a number of steps.
+        """
+        return iter(())
 
 
 class Worker(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +17,7 @@ from ..status import Status
 from .asked import Asked
 from .base import Method, State, Update, Vector, Worker
 from .checkpoint import lacking
+from .place import Place
 from .worker import CommonWorker, Purpose
 
 if TYPE_CHECKING:
@@ -34,11 +36,20 @@ class Synchronous(Method):
     ``EagerSGD(policy=Full())``: a rank that has finished counts as one without a gradient.
     """
 
+    averages_models = drifts = False
+    lockstep = True
+
     def worker(
         self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
     ) -> Worker:
         """Make this rank's part in the training; see `Method.worker`."""
-        return EachWorker(self, EagerSGD(Full()), ctx, x, extra, state)
+        return self._worker_at(Place(x), ctx, extra, state)
+
+    def _worker_at(self, place: Place, ctx: Context, extra: int, state: State | None) -> EachWorker:
+        return EachWorker(self, EagerSGD(Full()), place, ctx, extra, state)
+
+    def _in_pieces(self) -> Policy:
+        return Full()
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,8 @@ class EagerSGD(Method):
     deliver: Literal["each", "sum", "latest"] = "each"
     sync_every: int | None = None
 
+    averages_models = False
+
     def __post_init__(self) -> None:
         """Check the fields, and keep them as their types."""
         object.__setattr__(self, "policy", as_policy(self.policy))
@@ -93,12 +106,73 @@ class EagerSGD(Method):
                 "sync_every is for deliver='sum' and 'latest': with 'each' ranks stay equal"
             )
 
+    @property
+    def drifts(self) -> bool:
+        """Whether ranks may have different models until a flush, which averages them."""
+        return self.deliver != "each"
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether every rank takes part in every round."""
+        return as_policy(self.policy).lockstep
+
+    @property
+    def meets_in_steps(self) -> bool:
+        """Whether a step may be a collective call, for which all ranks wait."""
+        return self.sync_every is not None
+
     def worker(
         self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
     ) -> Worker:
         """Make this rank's part in the training; see `Method.worker`."""
+        return self._worker_at(Place(x), ctx, extra, state)
+
+    def _worker_at(
+        self, place: Place, ctx: Context, extra: int, state: State | None
+    ) -> RoundsWorker:
         kind = EachWorker if self.deliver == "each" else LumpWorker
-        return kind(self, self, ctx, x, extra, state)
+        return kind(self, self, place, ctx, extra, state)
+
+    def _in_pieces(self) -> Policy:
+        if not self.lockstep:
+            if self.deliver != "sum":
+                return super()._in_pieces()
+            if self.sync_every is not None:
+                raise ArgumentError(
+                    "overlap and sync_every exclude each other: pieces have rounds of their own, "
+                    "so no round counts for the whole model"
+                )
+        return as_policy(self.policy)
+
+    def _advice(
+        self, optimizer: str, size: int, *, is_linear: bool, schedule: str | None
+    ) -> Iterator[str]:
+        if self.sync_every is not None:
+            return
+        if self.deliver != "each":
+            if self.deliver == "latest" or not is_linear:
+                yield (
+                    f"with deliver={self.deliver!r} the models of the ranks drift apart until "
+                    f"finish(): ranks apply different rounds by each step of {optimizer}, and of a "
+                    "scheduler. Use deliver='each', or average models and states from time to time "
+                    "by sync_every"
+                )
+            return
+        drawn = as_policy(self.policy).trigger(size)
+        if drawn.kind == "first_of" and drawn.ranks > 1 and not is_linear:
+            yield (
+                f"with {self.policy!r} there are more rounds than a rank has batches, each of "
+                f"fewer gradients and a whole step of {optimizer}: what is not linear in "
+                "gradients, such as Adam, weight decay and clip_norm, acts more often than with "
+                "Synchronous(). Use Majority(), a lower rate, or plain SGD"
+            )
+        if schedule is not None and size > 1 and not self.lockstep:
+            yield (
+                f"the scheduler, {schedule}, makes a step for each round, and with {self.policy!r} "
+                "there may be more rounds than a rank has batches: it comes to its end early then. "
+                "Use a schedule without a fixed end, or Synchronous(), or set its length by the "
+                "rounds of a run"
+            )
 
 
 class RoundsWorker(CommonWorker):
@@ -112,29 +186,24 @@ class RoundsWorker(CommonWorker):
     method : Method
     eager : EagerSGD
         What rounds there are.
-    ctx, x, extra, state
-        As for `Method.worker`.
+    place, ctx, extra, state
+        As for `CommonWorker`.
     """
 
     _request: AllreduceRequest
-    # How the gradient gets from rank to rank, if it is on a device.
-    _device_path: Literal["auto", "staged", "ipc", "direct"] = "auto"
 
     def __init__(
         self,
         method: Method,
         eager: EagerSGD,
+        place: Place,
         ctx: Context,
-        x: Vector,
         extra: int,
         state: State | None,
     ) -> None:
         self._eager = eager
-        super().__init__(method, ctx, x, extra, state)
+        super().__init__(method, place, ctx, extra, state)
         self._asked = Asked(self._request)
-
-    def _memory(self, count: int) -> Vector:
-        return self._ctx.alloc(count, self.x.dtype)
 
     def _open(self) -> AllreduceRequest:
         policy, deliver = self._eager.policy, self._eager.deliver
@@ -143,7 +212,7 @@ class RoundsWorker(CommonWorker):
             policy=policy,
             deliver=deliver,
             average="size",
-            device_path=self._device_path,
+            device_path=self._place.device_path,
         )
 
     def _known_update(self) -> Update:
@@ -206,8 +275,6 @@ class RoundsWorker(CommonWorker):
 
 class EachWorker(RoundsWorker):
     """Applies every round by an update of its own."""
-
-    drifts = False
 
     def _make_step(self, update: Update) -> int:
         applied = self._apply_round(update, self._asked.ask())

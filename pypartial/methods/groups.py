@@ -7,8 +7,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from .._arguments import INT32_MAX, in_range, real_number
 from .._names import BACKEND, MISSING, WEIGHTS, Names
 from ..errors import ArgumentError
@@ -16,6 +14,7 @@ from ..groups import Controller, Generator, Given
 from ..preduce import PreduceRequest
 from ..status import Status
 from .base import Method, State, Update, Vector, Worker
+from .place import Place
 from .worker import CommonWorker, Purpose
 
 if TYPE_CHECKING:
@@ -39,7 +38,12 @@ class GroupMethod(Method):
         self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
     ) -> Worker:
         """Make this rank's part in the training; see `Method.worker`."""
-        return GroupWorker(self, ctx, x, extra, state)
+        return self._worker_at(Place(x), ctx, extra, state)
+
+    def _worker_at(
+        self, place: Place, ctx: Context, extra: int, state: State | None
+    ) -> GroupWorker:
+        return GroupWorker(self, place, ctx, extra, state)
 
 
 @dataclass(frozen=True)
@@ -172,12 +176,11 @@ class GroupWorker(CommonWorker):
     _request: PreduceRequest
     _own: Any = None  # in a meeting: this rank's model, as it was before the flush
 
-    def _memory(self, count: int) -> Vector:
-        return np.zeros(count, self.x.dtype)
-
     def _open(self) -> PreduceRequest:
         generator, options = self._method._plan()
-        return self._ctx.Preduce_init(self.x, generator, **options)
+        return self._ctx.Preduce_init(
+            self._place.model, generator, device_path=self._place.device_path, **options
+        )
 
     def _advance(self, update: Update, is_given: bool) -> int:
         applied = self._apply(update) if is_given else 0
@@ -198,7 +201,7 @@ class GroupWorker(CommonWorker):
 
     def _end_rounds(self) -> tuple[int, Status]:
         self._resume()
-        self._own = self._copy()
+        self._own = self._place.copy()
         status = self.status = Status()
         self._request.Flush(status)
         return 0, status
@@ -217,10 +220,4 @@ class GroupWorker(CommonWorker):
         return [made // common for made in steps]
 
     def _average(self) -> None:
-        if self._weights is not None:
-            self.x[:] = self._own
-        super()._average()
-
-    def _copy(self) -> Any:
-        """Return a copy of the model, in host memory."""
-        return self.x.copy()
+        self._place.average(self._meeting, self._own, self._weights)

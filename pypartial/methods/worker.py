@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..errors import ArgumentError, Error, MismatchError
 from .base import Method, State, Update, Vector, Worker
 from .checkpoint import rounds_of, worker_state
 from .meeting import Meeting
+from .place import Place
 from .state import Shape, average_state, check_state, shapes
 
 if TYPE_CHECKING:
@@ -45,26 +46,21 @@ class CommonWorker(Worker):
     Parameters
     ----------
     method : Method
-    ctx, x, extra, state
+    place : Place
+        Of the model, and of the gradient.
+    ctx, extra, state
         As for `Method.worker`.
-
-    Attributes
-    ----------
-    drifts : bool
-        Of the class: whether ranks have different models between meetings. These then average them.
     """
-
-    drifts: ClassVar[bool] = True
 
     _request: Request
 
     def __init__(
-        self, method: Method, ctx: Context, x: Vector, extra: int, state: State | None
+        self, method: Method, place: Place, ctx: Context, extra: int, state: State | None
     ) -> None:
         if not isinstance(ctx, Context):
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
-        self._method, self._ctx, self._state = method, ctx, state
-        self.x, self.status, self.rounds = x, None, 0
+        self._method, self._place, self._ctx, self._state = method, place, ctx, state
+        self.x, self.status, self.rounds = place.x, None, 0
         self._update: Update | None = None
         self._newest = -1  # round, or group, of the last meeting
         self._steps = 0  # since the last meeting
@@ -73,14 +69,10 @@ class CommonWorker(Worker):
         self._meeting = Meeting(ctx)
         with self._meeting.kept():
             self._agree(extra)
-            self._meeting.copy(x)
+            self._meeting.copy(self.x)
             self._request = self._open()
 
     # ---- what methods differ in ------------------------------------------------------------------
-
-    @abstractmethod
-    def _memory(self, count: int) -> Vector:
-        """Return zeroed memory for the gradient."""
 
     @abstractmethod
     def _open(self) -> Request:
@@ -123,7 +115,8 @@ class CommonWorker(Worker):
             if self._state is not None and not callable(self._state):
                 raise ArgumentError(f"state must be a function, or None, not {self._state!r}")
             extra = in_range("extra", extra, 0, EXTRA_MOST)
-            self.gradient = self._memory(x.size + extra)
+            is_sent = not self._method.averages_models
+            self.gradient = self._place.zeros(self._ctx, x.size + extra, is_sent=is_sent)
             state = "" if self._state is None else ", with state"
             mine = f"{self._method!r}, {x.size} {x.dtype.name}, extra {extra}{state}"
         except Exception as error:
@@ -195,6 +188,7 @@ class CommonWorker(Worker):
         self._has_finished = True
         self._request.Free()
         self._meeting.close()
+        del self._place  # and with it a model on a device
         return applied
 
     def _meet(self, purpose: Purpose, update: Update | None) -> int:
@@ -220,7 +214,7 @@ class CommonWorker(Worker):
         """
         arrays: list[Vector] = []
         complaint = None
-        if self.drifts and self._state is not None:
+        if self._method.drifts and self._state is not None:
             try:
                 arrays = check_state(self._state())
             except Exception as error:  # the other ranks must learn of it
@@ -236,7 +230,7 @@ class CommonWorker(Worker):
                 raise MismatchError(f"state() of rank {rank} raised {problem}")
         self._weights = self._share([steps for _, (steps, _), _, _ in told])
         self._state_weights = self._share([taught for _, (_, taught), _, _ in told])
-        if self.drifts:
+        if self._method.drifts:
             by_rank = [theirs for _, _, theirs, _ in told]
             average_state(self._meeting, arrays, by_rank, self._state_weights)
             self._average()

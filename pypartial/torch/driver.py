@@ -12,13 +12,13 @@ import torch
 
 from .._native import CORE_ERRORS
 from ..errors import Error
-from ..methods import EagerSGD, Method, Worker
+from ..methods import Method, Worker
 from ..methods.meeting import Meeting
 from .agreement import allocated
-from .flat import FlatParameters, averages_models
+from .flat import FlatParameters
 from .gradients import Gradients
 from .layout import Layout
-from .on_device import worker_on
+from .on_device import OnDevice
 from .state import Arrays, common_state
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Whole(Driver):
         self._optimizer, self._ctx = optimizer, ctx
         self._meeting, self._apply = meeting, apply
         self._home = layout.home
-        self.meets_in_steps = isinstance(method, EagerSGD) and method.sync_every is not None
+        self.meets_in_steps = method.meets_in_steps
         self._arrays = Arrays()
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
@@ -168,20 +168,20 @@ class Whole(Driver):
 
         def make() -> tuple[Any, list[torch.Tensor | None]]:
             none = np.empty(0, layout.dtype)
-            models = averages_models(method)
-            x = self._home.zeros(ctx, layout.size, layout.dtype) if models else none
+            is_needed = method.averages_models
+            x = self._home.zeros(ctx, layout.size, layout.dtype) if is_needed else none
             return x, Gradients.others(layout)
 
         x, others = allocated(meeting.gather, make)
-        if averages_models(method):
+        if method.averages_models:
             self._flat = FlatParameters(layout, x)
         else:
             self._averaged = layout.parameters  # where models are averaged, as part of the state
         self._requests: list[Request] = []
         self._worker: Worker
         if self._home.is_device:
-            arguments = self._home, method, ctx, x, count, self._state
-            worker = worker_on(*arguments, dtype=layout.dtype, device_path=device_path)
+            place = OnDevice(self._home, x, layout.dtype, device_path)
+            worker = method._worker_at(place, ctx, count, self._state)
             self._worker, self._requests = worker, [worker._request]
         else:
             self._worker = method.worker(ctx, x, extra=count - x.size, state=self._state)

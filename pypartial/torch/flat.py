@@ -8,17 +8,12 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
-from ..methods import EagerSGD, Method, Synchronous
+from ..methods import Method
 from .accelerator import as_torch
 from .foreach import copy_each
 from .layout import Layout
 
-__all__ = ["FlatParameters", "averages_models", "check_apart"]
-
-
-def averages_models(method: Method) -> bool:
-    """Whether a method averages models, not gradients."""
-    return not isinstance(method, (EagerSGD, Synchronous))
+__all__ = ["FlatParameters", "check_apart"]
 
 
 def check_apart(layout: Layout, method: Method) -> None:

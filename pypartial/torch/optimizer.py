@@ -19,14 +19,14 @@ from ..methods import Method
 from ..methods.meeting import Meeting
 from ..policy import Policy
 from ..status import Status
-from .advice import advice
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
 from .layout import Facts, compare
 from .mean import mean_of
 from .overlap import Pieces, check_overlap, keeps_replicas
 from .replica import Replica, spell
-from .schedule import is_over
+from .replicas import is_plain
+from .schedule import fixed_length, is_over
 from .state import copy_state
 from .tensors import copy, settle
 from .trained import check_parameters, check_world, choose, kind, survey
@@ -226,7 +226,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._replica = Replica(self._meeting, optimizer, ctx.rank) if is_replica else None
         super().__setstate__({})  # makes what hooks need; __init__() would make groups, too
         if ctx.rank == 0:
-            for text in advice(self._method, optimizer, scheduler, self._clip_norm, ctx.size):
+            for text in self._method._advice(
+                type(optimizer).__name__,
+                ctx.size,
+                is_linear=is_plain(optimizer) and clip_norm is None,
+                schedule=fixed_length(scheduler),
+            ):
                 warn(text, 3, UserWarning)
 
     # ---- construction ----------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import in_range
-from ..errors import ArgumentError, Error, PeerFailedError
-from ..methods import EagerSGD, Method, Synchronous
+from ..errors import Error, PeerFailedError
+from ..methods import Method
 from ..methods.asked import Asked
 from ..methods.checkpoint import lacking, rounds_of, worker_state
 from ..methods.meeting import Meeting
-from ..policy import Full, Policy, as_policy
+from ..policy import Policy
 from ..status import Status
 from .agreement import allocated
 from .driver import BETWEEN, Apply, Driver
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .._handle import Request
     from ..context import Context
 
-__all__ = ["Pieces", "check_overlap", "is_lockstep", "keeps_replicas"]
+__all__ = ["Pieces", "check_overlap", "keeps_replicas"]
 
 
 def check_overlap(overlap: Any, method: Method) -> int:
@@ -39,33 +39,13 @@ def check_overlap(overlap: Any, method: Method) -> int:
         If it is not a positive integer, or the method needs one round for all parameters.
     """
     pieces = in_range("overlap", overlap, 1, 1 << 16)
-    if is_lockstep(method):
-        return pieces
-    if isinstance(method, EagerSGD) and method.deliver == "sum":
-        if method.sync_every is not None:
-            raise ArgumentError(
-                "overlap and sync_every exclude each other: pieces have rounds of their own, so no "
-                "round counts for the whole model"
-            )
-        return pieces
-    raise ArgumentError(
-        "overlap gives each piece rounds and contributors of its own; it needs Synchronous(), "
-        f"EagerSGD(Full()) or deliver='sum', and the method is {method!r}"
-    )
-
-
-def is_lockstep(method: Method) -> bool:
-    """Return whether every rank takes part in every round."""
-    if isinstance(method, EagerSGD):
-        return as_policy(method.policy).lockstep
-    return isinstance(method, Synchronous)
+    method._in_pieces()
+    return pieces
 
 
 def keeps_replicas(method: Method, overlap: int | None) -> bool:
     """Return whether all ranks apply the same rounds, one by one, and nothing averages models."""
-    if isinstance(method, EagerSGD) and method.deliver != "each":
-        return overlap is not None and is_lockstep(method)
-    return isinstance(method, (EagerSGD, Synchronous))
+    return method.replicas or (overlap is not None and method.lockstep)
 
 
 class Piece:
@@ -93,7 +73,7 @@ class Piece:
         self._contributed: list[_AsItIs] = []  # of each parameter: the gradient that has left
         self.missing = self._all = frozenset(range(len(places)))
 
-    def open(self, ctx: Context, policy: Policy | str, device_path: Any) -> None:
+    def open(self, ctx: Context, policy: Policy, device_path: Any) -> None:
         """Make the handle. Collective."""
         self.request = ctx.Allreduce_init(
             None, self.vector, policy=policy, average="size", device_path=device_path
@@ -193,14 +173,13 @@ class Pieces(Driver):
     ) -> None:
         self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
         self._ctx, self._method, self._parameters = ctx, method, layout.parameters
-        self.ends_in_rounds = is_lockstep(method)
-        policy = method.policy if isinstance(method, EagerSGD) else Full()
+        self.ends_in_rounds = method.lockstep
         parts = _cut(layout, count)
         self._pieces = allocated(meeting.gather, lambda: [Piece(ctx, part) for part in parts])
         opened = []
         try:
             for piece in self._pieces:
-                piece.open(ctx, policy, device_path)
+                piece.open(ctx, method._in_pieces(), device_path)
                 opened.append(piece)
         except (MemoryError, Error):  # on all ranks, at the same piece
             with suppress(Error):  # of a context that has failed

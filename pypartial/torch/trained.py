@@ -11,7 +11,7 @@ import torch.distributed
 from ..errors import ArgumentError, Error
 from ..methods import EagerSGD, Method
 from ..policy import Policy
-from .flat import averages_models, check_apart
+from .flat import check_apart
 from .layout import Facts, Layout, describe, describe_trained, is_a_reading
 
 __all__ = ["Trained", "check_parameters", "check_world", "choose", "kind", "survey"]
@@ -63,7 +63,7 @@ def survey(
                 f"parameter {name} is frozen and has a gradient, which the optimizer of each "
                 "rank would apply by itself: set its grad to None"
             )
-    if averages_models(method):
+    if method.averages_models:
         check_apart(layout, method)
     for name, tensor in [*parameters, *others, *buffers]:
         if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
