@@ -6,11 +6,13 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from ._launch import terminal_width
+
+if TYPE_CHECKING:  # ranks that print nothing do not load it
+    from rich.console import Console
+    from rich.table import Table
 
 _ENDLESS = 1 << 16
 _LEAST = 80
@@ -72,6 +74,8 @@ def print_table(
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[Sequence[str]]], most: int) -> Table:
     """Return a table of the columns that are spare by no more than `most`."""
+    from rich.table import Table
+
     table = Table()
     shown = [column.spare <= most for column in columns]
     for column in itertools.compress(columns, shown):
@@ -90,5 +94,7 @@ def _width(table: Table) -> int:
 
 
 def _console(width: int) -> Console:
+    from rich.console import Console
+
     # Plain text: a launcher may give a rank a terminal although the output goes to a file.
     return Console(color_system=None, highlight=False, force_terminal=False, width=width)

@@ -11,6 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .._launch import stderr_is_terminal
+from ..bench import group_table, latency_table, overhead_table, table, torch_table
 from ..bench import groups as groups_bench
 from ..bench import latency as latency_bench
 from ..bench import overhead as overhead_bench
@@ -51,19 +52,7 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
     announce("at least", skew_bench.least_seconds(options, comm.size), comm)
     with progress_bar(skew_bench.turns(options), comm) as progress:
         outcome = skew_bench.measure(options, comm, progress, devices)
-    code = 0
-    if outcome is not None:
-        from ..bench.table import print_report
-
-        print_report(outcome.report)
-        saved = _save_json(outcome, options.json)
-        if options.plot is not None:
-            from ..bench.plot import save_plot
-
-            report = outcome.report
-            saved &= save("Plot", options.plot, lambda path: save_plot(report, path))
-        code = judge(outcome, saved)
-    return int(comm.bcast(code))
+    return _conclude(outcome, options, comm, table.print_report, "save_plot")
 
 
 def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
@@ -82,19 +71,7 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
     announce("about", latency_bench.about_seconds(options), comm)
     with progress_bar(latency_bench.turns(options), comm) as progress:
         outcome = latency_bench.measure(options, comm, progress, devices)
-    code = 0
-    if outcome is not None:
-        from ..bench.latency_table import print_report
-
-        print_report(outcome.report)
-        saved = _save_json(outcome, options.json)
-        if options.plot is not None:
-            from ..bench.plot import save_latency_plot
-
-            report = outcome.report
-            saved &= save("Plot", options.plot, lambda path: save_latency_plot(report, path))
-        code = judge(outcome, saved)
-    return int(comm.bcast(code))
+    return _conclude(outcome, options, comm, latency_table.print_report, "save_latency_plot")
 
 
 def groups(options: BenchGroupsOptions, comm: MPI.Intracomm) -> int:
@@ -111,19 +88,7 @@ def groups(options: BenchGroupsOptions, comm: MPI.Intracomm) -> int:
     announce("about", groups_bench.about_seconds(options, comm.size), comm)
     with progress_bar(groups_bench.turns(options, comm.size), comm) as progress:
         outcome = groups_bench.measure(options, comm, progress)
-    code = 0
-    if outcome is not None:
-        from ..bench.group_table import print_report
-
-        print_report(outcome.report)
-        saved = _save_json(outcome, options.json)
-        if options.plot is not None:
-            from ..bench.plot import save_groups_plot
-
-            report = outcome.report
-            saved &= save("Plot", options.plot, lambda path: save_groups_plot(report, path))
-        code = judge(outcome, saved)
-    return int(comm.bcast(code))
+    return _conclude(outcome, options, comm, group_table.print_report, "save_groups_plot")
 
 
 def torch(options: BenchTorchOptions, comm: MPI.Intracomm) -> int:
@@ -142,17 +107,29 @@ def torch(options: BenchTorchOptions, comm: MPI.Intracomm) -> int:
     announce("about", torch_steps.about_seconds(options), comm)
     with progress_bar(torch_steps.turns(options), comm) as progress:
         outcome = torch_steps.measure(options, comm, progress)
+    return _conclude(outcome, options, comm, torch_table.print_report, "save_torch_plot")
+
+
+def _conclude(
+    outcome: Outcome[Any, Any] | None,
+    options: AllreduceOptions | BenchGroupsOptions | BenchTorchOptions,
+    comm: MPI.Intracomm,
+    print_report: Callable[[Any], None],
+    draw: str,
+) -> int:
+    """Print and save the results on rank 0; return the exit code. Collective.
+
+    `draw` is the function of `bench.plot`, which loads matplotlib.
+    """
     code = 0
     if outcome is not None:
-        from ..bench.torch_table import print_report
-
-        print_report(outcome.report)
+        report = outcome.report
+        print_report(report)
         saved = _save_json(outcome, options.json)
         if options.plot is not None:
-            from ..bench.plot import save_torch_plot
+            from ..bench import plot
 
-            report = outcome.report
-            saved &= save("Plot", options.plot, lambda path: save_torch_plot(report, path))
+            saved &= save("Plot", options.plot, lambda path: getattr(plot, draw)(report, path))
         code = judge(outcome, saved)
     return int(comm.bcast(code))
 
@@ -195,9 +172,7 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     if comm.rank == 0:
         with progress_bar(overhead_bench.turns(options), comm) as progress:
             outcome = overhead_bench.measure(options, progress)
-        from ..bench.overhead_table import print_report
-
-        print_report(outcome.report)
+        overhead_table.print_report(outcome.report)
         code = judge(outcome, _save_json(outcome, options.json))
     meet(comm)
     return int(comm.bcast(code))

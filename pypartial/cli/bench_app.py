@@ -34,7 +34,7 @@ from ..policy import Policy
 from ..sim.arrivals import MODELS_HELP
 from ..units import parse_duration, parse_patience, parse_size
 from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
-from .reading import files_complaint, listed, read, read_sizes
+from .reading import files_complaint, listed, read, read_sizes, refuse
 
 AnyEnum = TypeVar("AnyEnum", bound=Enum)
 
@@ -82,6 +82,12 @@ _SeedOption = Annotated[
     ),
 ]
 _PatienceOption = Annotated[str, typer.Option(metavar="TIME", help=PATIENCE_HELP)]
+_CallsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Calls in each block. Default: as many as the budget allows."
+    ),
+]
 _BuffersOption = Annotated[
     list[Buffers] | None,
     typer.Option(
@@ -211,7 +217,7 @@ def skew(
         json=json,
         plot=plot,
     )
-    _refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
     context.obj.job = options
 
 
@@ -267,12 +273,7 @@ def latency(
             help="Blocks of calls of each way to sum. Default: 5 to 9, as the budget allows.",
         ),
     ] = None,
-    calls: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Calls in each block. Default: as many as the budget allows."
-        ),
-    ] = None,
+    calls: _CallsOption = None,
     work: _WorkOption = Work.SLEEP,
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
@@ -312,7 +313,7 @@ def latency(
         json=json,
         plot=plot,
     )
-    _refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
     context.obj.job = options
 
 
@@ -388,12 +389,7 @@ def groups(
             help="Blocks of calls of each way. Default: 5 to 9, as the budget allows.",
         ),
     ] = None,
-    calls: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Calls in each block. Default: as many as the budget allows."
-        ),
-    ] = None,
+    calls: _CallsOption = None,
     arrivals: Annotated[
         str,
         typer.Option(
@@ -476,7 +472,7 @@ def groups(
         json=json,
         plot=plot,
     )
-    _refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
     context.obj.job = options
 
 
@@ -593,7 +589,7 @@ def torch(
         json=json,
         plot=plot,
     )
-    _refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
     context.obj.job = options
 
 
@@ -635,7 +631,7 @@ def overhead(
         calls=calls,
         json=json,
     )
-    _refuse(options.complaint() or files_complaint(json, None))
+    refuse(options.complaint() or files_complaint(json, None))
     context.obj.job = options
 
 
@@ -664,8 +660,3 @@ def _member(option: str, kind: type[AnyEnum], text: str) -> AnyEnum:
         known = ", ".join(str(member.value) for member in kind)
         raise typer.BadParameter(f"{text!r} is not one of {known}", param_hint=f"'{option}'")
     return found
-
-
-def _refuse(complaint: str | None) -> None:
-    if complaint is not None:
-        raise typer.BadParameter(complaint)

@@ -14,7 +14,7 @@ from ..sim.generators import GENERATORS_HELP, Plan, parse_generator
 from ..sim.group_options import RANKS_MAX, AnalyseOptions, GroupsOptions, ShowOptions, Weights
 from ..units import format_duration, parse_duration
 from .options import REPEATABLE, JsonOption
-from .reading import file_refusal, files_complaint, read
+from .reading import file_refusal, files_complaint, read, refuse
 from .sim_app import sim
 
 _GENERATORS = ("random:3", "smart:3", "controller:3", "static")
@@ -150,9 +150,7 @@ def analyse(
                 raise typer.BadParameter(f"--{name.replace('_', '-')}: a log is not simulated")
     log = Path(source) if plan is None else None
     options = AnalyseOptions(log, course, ranks, lipschitz, history, json)
-    complaint = options.complaint() or files_complaint(json, None)
-    if complaint is not None:
-        raise typer.BadParameter(complaint)
+    refuse(options.complaint() or files_complaint(json, None))
     context.obj.job = options
 
 
@@ -238,9 +236,7 @@ def sim_groups(
         log=log,
         json=json,
     )
-    complaint = options.complaint() or files_complaint(json, None) or _log_complaint(log, json)
-    if complaint is not None:
-        raise typer.BadParameter(complaint)
+    refuse(options.complaint() or files_complaint(json, None) or _log_complaint(log, json))
     context.obj.job = dataclasses.replace(options, arrivals=arrivals.strip())
 
 

@@ -23,6 +23,12 @@ def read(option: str, parse_text: Callable[[str], Value], text: str) -> Value:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
 
 
+def refuse(complaint: str | None) -> None:
+    """Raise a usage error if there is something to complain about."""
+    if complaint is not None:
+        raise typer.BadParameter(complaint)
+
+
 def listed(values: list[str] | None) -> list[str]:
     """Return the parts of the values of an option, which commas separate."""
     return [part.strip() for value in values or [] for part in value.split(",")]

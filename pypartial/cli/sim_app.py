@@ -21,7 +21,7 @@ from ..sim.options import (
 )
 from ..units import format_duration, parse_duration, parse_size
 from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
-from .reading import files_complaint, read, read_sizes
+from .reading import files_complaint, read, read_sizes, refuse
 
 _POLICIES = ("solo", "majority", "full")
 _STEPS, _RANK_STEPS = 100, 25_600
@@ -167,9 +167,7 @@ def skew(
         json=json,
         plot=plot,
     )
-    complaint = options.complaint() or files_complaint(json, plot)
-    if complaint is not None:
-        raise typer.BadParameter(complaint)
+    refuse(options.complaint() or files_complaint(json, plot))
     context.obj.job = options
 
 
@@ -249,8 +247,7 @@ def schedule(
         complaint = "--json: with --dump nothing is executed; leave one of the two out"
     if complaint is None and dump is not None and segments is not None:
         complaint = "--segments: --dump writes a schedule of one segment"
-    if complaint is not None:
-        raise typer.BadParameter(complaint)
+    refuse(complaint)
     context.obj.job = options
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .. import tuning
 from ..bench import tune as tune_bench
 from ..bench.options import TuneOptions
+from ..bench.tune_table import print_report
 from .bench import announce, judge, progress_bar, ready
 from .core import load_on_all, save
 
@@ -41,8 +42,6 @@ def tune(options: TuneOptions, comm: MPI.Intracomm) -> int:
         found_out = tune_bench.measure(options, comm, native, table, progress)
     code = 0
     if found_out is not None:
-        from ..bench.tune_table import print_report
-
         outcome, entries = found_out
         report = outcome.report
         print_report(report, entries)

@@ -12,7 +12,7 @@ from ..bench.options import TuneOptions
 from ..tuning import VARIABLE, location
 from ..units import parse_duration
 from .options import LISTED, REPEATABLE, SIZE_HELP, JsonOption
-from .reading import file_refusal, files_complaint, read, read_sizes
+from .reading import file_refusal, files_complaint, read, read_sizes, refuse
 
 _SIZES = ("8", "1K", "4K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "4M", "16M")
 
@@ -63,8 +63,7 @@ def tune(
     complaint = options.complaint(context.obj.ranks) or files_complaint(json, None)
     if complaint is None and not dry_run:
         complaint = _no_table(options.table)
-    if complaint is not None:
-        raise typer.BadParameter(complaint)
+    refuse(complaint)
     context.obj.job = options
 
 
