@@ -87,18 +87,15 @@ def _number(lib: Lib, constant: str | int) -> int:
     return int(getattr(lib, constant) if isinstance(constant, str) else constant)
 
 
-PROGRESS = Names("progress", {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"})
-TRANSPORT = Names("transport", {"auto": "PP_PATH_AUTO", "mpi": "PP_PATH_MPI"})
+def _named(what: str, prefix: str, *values: str) -> Names[str]:
+    """Return values whose constants are named after them."""
+    return Names(what, {value: f"{prefix}{value.upper()}" for value in values})
+
+
+PROGRESS = _named("progress", "PP_PROGRESS_", "thread", "caller")
+TRANSPORT = _named("transport", "PP_PATH_", "auto", "mpi")
 DELIVER = Names("deliver", {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"})
-DEVICE_PATH = Names(
-    "device_path",
-    {
-        "auto": "PP_DEVICE_AUTO",
-        "staged": "PP_DEVICE_STAGED",
-        "ipc": "PP_DEVICE_IPC",
-        "direct": "PP_DEVICE_DIRECT",
-    },
-)
+DEVICE_PATH = _named("device_path", "PP_DEVICE_", "auto", "staged", "ipc", "direct")
 AVERAGE: Names[str | None] = Names(
     "average",
     {
@@ -110,15 +107,7 @@ AVERAGE: Names[str | None] = Names(
 )
 WEIGHTS = Names("weights", {"constant": "PP_WEIGHTS_CONSTANT", "dynamic": "PP_WEIGHTS_CLOSEST"})
 MISSING = Names("missing", {"closest": "PP_WEIGHTS_CLOSEST", "initial": "PP_WEIGHTS_INITIAL"})
-BACKEND = Names(
-    "backend",
-    {
-        "auto": "PP_BACKEND_AUTO",
-        "node": "PP_BACKEND_NODE",
-        "schedule": "PP_BACKEND_SCHEDULE",
-        "comm": "PP_BACKEND_COMM",
-    },
-)
+BACKEND = _named("backend", "PP_BACKEND_", "auto", "node", "schedule", "comm")
 OP = Names(
     "op",
     {
@@ -127,37 +116,13 @@ OP = Names(
     },
 )
 # The names are NumPy's where these do not depend on the machine.
-TYPE = Names(
-    "type",
-    {
-        "int8": "PP_INT8",
-        "int16": "PP_INT16",
-        "int32": "PP_INT32",
-        "int64": "PP_INT64",
-        "uint8": "PP_UINT8",
-        "uint16": "PP_UINT16",
-        "uint32": "PP_UINT32",
-        "uint64": "PP_UINT64",
-        "float16": "PP_FLOAT16",
-        "bfloat16": "PP_BFLOAT16",
-        "float32": "PP_FLOAT32",
-        "float64": "PP_FLOAT64",
-        "longdouble": "PP_LONGDOUBLE",
-        "complex64": "PP_COMPLEX64",
-        "complex128": "PP_COMPLEX128",
-        "clongdouble": "PP_CLONGDOUBLE",
-        "bool": "PP_BOOL",
-    },
+TYPE = _named(
+    *("type", "PP_"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "longdouble"),
+    *("complex64", "complex128", "clongdouble", "bool"),
 )
-CAUSE = Names(
-    "cause",
-    {
-        "policy": "PP_CAUSE_POLICY",
-        "departed": "PP_CAUSE_DEPARTED",
-        "deadline": "PP_CAUSE_DEADLINE",
-        "flush": "PP_CAUSE_FLUSH",
-    },
-)
+CAUSE = _named("cause", "PP_CAUSE_", "policy", "departed", "deadline", "flush")
 ACTIVITY = Names(
     "activity",
     {"computing": "PP_COMPUTING", "waiting": "PP_WAITING", "in a call": "PP_IN_CALL"},
@@ -170,8 +135,8 @@ DEVICE_WAIT = Names(
         "part": "PP_DEVICE_PART",
     },
 )
-FORMAT = Names("format", {"goal": "PP_GOAL", "dot": "PP_DOT"})
-LINK = Names("link", {"node": "PP_LINK_NODE", "network": "PP_LINK_NETWORK"})
+FORMAT = _named("format", "PP_", "goal", "dot")
+LINK = _named("link", "PP_LINK_", "node", "network")
 REASON = Names(
     "reason",
     {

@@ -158,8 +158,7 @@ class EagerSGD(Method):
                     "by sync_every"
                 )
             return
-        drawn = as_policy(self.policy).trigger(size)
-        if drawn.kind == "first_of" and drawn.ranks > 1 and not is_linear:
+        if as_policy(self.policy).drawn(size) > 1 and not is_linear:
             yield (
                 f"with {self.policy!r} there are more rounds than a rank has batches, each of "
                 f"fewer gradients and a whole step of {optimizer}: what is not linear in "
