@@ -18,7 +18,6 @@ from ..units import format_size
 
 if TYPE_CHECKING:
     from .options import AllreduceOptions
-    from .pace import Pace
 
 
 class Versions(TypedDict):
@@ -29,12 +28,17 @@ class Versions(TypedDict):
     python: str
 
 
-class Surroundings(Versions):
-    """The fields of `results.Meta` that all runs over all ranks have."""
+class Machine(Versions):
+    """The software, and what it runs on."""
 
     ranks: int
     nodes: int
     cores: int
+
+
+class Surroundings(Machine):
+    """The fields of `results.Meta` that all runs over all ranks have."""
+
     skew_us: float
     work: str
     transport: str
@@ -61,13 +65,23 @@ def context_options(options: AllreduceOptions) -> dict[str, Any]:
     }
 
 
-def surroundings(options: AllreduceOptions, comm: MPI.Intracomm, pace: Pace) -> Surroundings:
-    """Describe a run over all ranks; collective."""
+def machine(comm: MPI.Intracomm) -> Machine:
+    """Describe what all ranks run on; cores are those of all nodes. Collective."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    is_first = node.rank == 0
+    node.Free()
     return {
         **versions(),
         "ranks": comm.size,
-        "nodes": pace.on_each_node(1),
-        "cores": pace.on_each_node(os.cpu_count() or 1),
+        "nodes": comm.allreduce(int(is_first)),
+        "cores": comm.allreduce((os.cpu_count() or 1) if is_first else 0),
+    }
+
+
+def surroundings(options: AllreduceOptions, comm: MPI.Intracomm) -> Surroundings:
+    """Describe a run over all ranks; collective."""
+    return {
+        **machine(comm),
         "skew_us": options.skew_ns / 1e3,
         "work": options.work.value,
         "transport": options.transport.value,

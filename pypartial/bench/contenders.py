@@ -67,7 +67,8 @@ class Contender:
 
     def repeat(self, calls: int) -> None:
         """Sum the buffers again and again, as a program does; the last time by `call`."""
-        raise NotImplementedError
+        for _ in itertools.repeat(None, calls):
+            self.call()
 
     def halves(self) -> Halves:
         """Return the two calls of a sum, Start and Wait; None if a sum is one call."""
@@ -119,10 +120,31 @@ class _StartWait(Contender):
         self.request.Free()
 
 
-class _Partial(_StartWait):
-    """A partial allreduce of this library."""
+class Partial(_StartWait):
+    """A request of this library."""
 
     request: pp.Request
+
+    def __init__(self, ctx: pp.Context, request: pp.Request) -> None:
+        self._ctx, self.request = ctx, request
+        self._status = pp.Status()
+
+    def call(self) -> None:
+        """Start, and wait for the result."""
+        self.request.Start()
+        self.request.Wait(self._status)
+
+    def status(self) -> pp.Status:
+        """Return the status of the newest `call`."""
+        return self._status
+
+    def cpu_ns(self) -> int:
+        """Return the CPU time of the context's thread."""
+        return self._ctx.stats().progress_cpu_ns
+
+
+class _Partial(Partial):
+    """A partial allreduce of this library."""
 
     def __init__(
         self,
@@ -132,8 +154,7 @@ class _Partial(_StartWait):
         algorithm: str,
         device_path: Any = "auto",
     ) -> None:
-        self._ctx = ctx
-        self.request = ctx.Allreduce_init(
+        request = ctx.Allreduce_init(
             pair.send,
             pair.receive,
             op=MPI.SUM,
@@ -142,20 +163,10 @@ class _Partial(_StartWait):
             algorithm=algorithm,
             device_path=device_path,
         )
-        self._status = pp.Status()
-
-    def call(self) -> None:
-        self.request.Start()
-        self.request.Wait(self._status)
+        super().__init__(ctx, request)
 
     def test(self) -> Call:
         return self.request.Test
-
-    def status(self) -> pp.Status:
-        return self._status
-
-    def cpu_ns(self) -> int:
-        return self._ctx.stats().progress_cpu_ns
 
     def flush(self) -> pp.Status:
         self.request.Flush(self._status)
@@ -268,10 +279,6 @@ class _StagedByHand(Contender):
         library.copy_in(pair.receive.array, self._receive)
         library.synchronize()
 
-    def repeat(self, calls: int) -> None:
-        for _ in itertools.repeat(None, calls):
-            self.call()
-
 
 class _CopyOnDevice(Contender):
     """A copy of the buffer on the device."""
@@ -283,10 +290,6 @@ class _CopyOnDevice(Contender):
         library = self._pair.library
         library.copy(self._pair.receive.array, self._pair.send.array)
         library.synchronize()
-
-    def repeat(self, calls: int) -> None:
-        for _ in itertools.repeat(None, calls):
-            self.call()
 
 
 class _Copy(Contender):

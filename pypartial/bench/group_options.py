@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ..sim.arrivals import BASE_NS, LONGEST_NS, parse_arrivals
+from ..sim.arrivals import BASE_NS, LONGEST_NS, arrivals_complaint
 from ..units import spell_duration
-from .options import Buffers, DType, Transport, repeated
+from .options import Buffers, DType, Transport, not_a_seed, repeated, uneven
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["Backend", "BenchGroupsOptions", "GroupGenerator", "Part", "parse_group_size"]
@@ -129,12 +130,8 @@ class BenchGroupsOptions:
             return "one rank has no groups: start several, with mpirun -n 8 pypartial bench groups"
         if self.dtype not in _FLOATS:
             return f"--dtype {self.dtype.value}: groups average float32 or float64"
-        for size in self.sizes:
-            if size % self.dtype.itemsize:
-                return (
-                    f"--size {size}: not a multiple of {self.dtype.itemsize} bytes, the size of "
-                    f"{self.dtype.value}"
-                )
+        if (complaint := uneven(self.sizes, self.dtype)) is not None:
+            return complaint
         for size in self.group_sizes:
             if size > ranks:
                 return (
@@ -143,16 +140,16 @@ class BenchGroupsOptions:
                 )
         if not self.budget_ns:
             return "--budget 0: no call fits into it; choose a time above 0"
-        for name, values in (
-            ("--part", self.parts),
-            ("--size", self.sizes),
-            ("--group-size", self.group_sizes),
-            ("--generator", self.generators),
-            ("--backend", self.backends),
-            ("--buffers", self.buffers),
-        ):
-            if (complaint := repeated(name, values)) is not None:
-                return complaint
+        options: dict[str, Sequence[object]] = {
+            "--part": self.parts,
+            "--size": self.sizes,
+            "--group-size": self.group_sizes,
+            "--generator": self.generators,
+            "--backend": self.backends,
+            "--buffers": self.buffers,
+        }
+        if (complaint := repeated(options)) is not None:
+            return complaint
         if Part.LATENCY not in self.parts and GroupGenerator.GIVEN in self.generators:
             return "--generator given: it is for latencies only; iterations have no groups to give"
         if self.transport is Transport.MPI and Backend.NODE in self.backends:
@@ -162,17 +159,5 @@ class BenchGroupsOptions:
     def _arrivals_complaint(self, ranks: int) -> str | None:
         if not 0 < self.base_ns <= LONGEST_NS // 2:
             return f"--base {spell_duration(self.base_ns)}: choose a time above 0 and below 5 days"
-        if not 0 <= self.seed < 1 << 64:
-            return f"--seed {self.seed} is not in 0..2**64 - 1"
-        try:
-            parse_arrivals(
-                self.arrivals,
-                ranks,
-                self.iterations,
-                self.seed,
-                self.base_ns,
-                steps_option="--iterations",
-            )
-        except ValueError as error:
-            return f"--arrivals: {error}"
-        return None
+        arrivals = self.arrivals, ranks, self.iterations, self.seed, self.base_ns
+        return not_a_seed(self.seed) or arrivals_complaint(*arrivals, steps_option="--iterations")

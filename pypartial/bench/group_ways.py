@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-from .contenders import Contender
+from .contenders import Contender, Partial
 from .group_options import Backend, GroupGenerator
 from .options import Buffers, DType, Transport
 
@@ -145,36 +145,10 @@ def _deviation(values: Sequence[Array] | Array) -> float:
 # ---- the library's own --------------------------------------------------------------------------
 
 
-class _Preduce(Contender):
-    """Start and Wait of a `PreduceRequest`."""
+class _Given(Partial):
+    """Start and Wait of a request of groups, where each Start names its group."""
 
-    def __init__(self, ctx: pp.Context, request: pp.PreduceRequest) -> None:
-        self._ctx, self.request = ctx, request
-        self._status = pp.Status()
-
-    def call(self) -> None:
-        self.request.Start()
-        self.request.Wait(self._status)
-
-    def repeat(self, calls: int) -> None:
-        start, wait = self.request.Start, self.request.Wait
-        for _ in itertools.repeat(None, calls - 1):
-            start()
-            wait()
-        self.call()
-
-    def status(self) -> pp.Status:
-        return self._status
-
-    def cpu_ns(self) -> int:
-        return self._ctx.stats().progress_cpu_ns
-
-    def free(self) -> None:
-        self.request.Free()
-
-
-class _Given(_Preduce):
-    """The same, where each Start names its group."""
+    request: pp.PreduceRequest
 
     def __init__(self, ctx: pp.Context, request: pp.PreduceRequest, group: list[int]) -> None:
         super().__init__(ctx, request)
@@ -243,12 +217,12 @@ class _FullOfGroup(Contender):
 
 def preduce(
     ctx: pp.Context, model: Array, groups: pp.groups.Generator, backend: Backend, cast: Cast
-) -> _Preduce:
+) -> Partial:
     """Make a request of groups; collective."""
     request = ctx.Preduce_init(model, groups, backend=backend.value)
     if isinstance(groups, pp.groups.Given):
         return _Given(ctx, request, cast.fixed[cast.number] if cast.takes_part else [])
-    return _Preduce(ctx, request)
+    return Partial(ctx, request)
 
 
 def full(ctx: pp.Context, model: Array) -> Contender:
@@ -286,10 +260,6 @@ class _Mpi(Contender):
 
     def call(self) -> None:
         self._average(self._group_comm)
-
-    def repeat(self, calls: int) -> None:
-        for _ in itertools.repeat(None, calls):
-            self.call()
 
     def free(self) -> None:
         if self._group_comm != MPI.COMM_NULL:

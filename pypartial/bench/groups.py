@@ -14,7 +14,6 @@ allreduce of all ranks (Full) has its turns like a generator.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ import pypartial as pp
 from ..sim.arrivals import Arrivals, parse_arrivals
 from ..statistics import Latency, Spread
 from ..units import format_size
-from .conditions import named_in_memory_errors, no_garbage_collection, versions
+from .conditions import machine, named_in_memory_errors, no_garbage_collection
 from .contenders import Contender
 from .group_options import Backend, BenchGroupsOptions, GroupGenerator, Part
 from .group_trials import Course, CourseTrial, GroupTrial, Stage
@@ -386,17 +385,9 @@ def _side(name: str, times: Array) -> IterationSide:
 
 def _meta(options: BenchGroupsOptions, comm: MPI.Intracomm) -> GroupsMeta:
     """Describe a run; collective."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    first = node.rank == 0
-    nodes = comm.allreduce(int(first))
-    cores = comm.allreduce((os.cpu_count() or 1) if first else 0)
-    node.Free()
     return GroupsMeta(
-        **versions(),
-        ranks=comm.size,
-        cores=cores,
+        **machine(comm),
         transport=options.transport.value,
-        nodes=nodes,
         dtype=options.dtype.value,
         seed=options.seed,
         arrivals=options.arrivals.strip(),

@@ -126,7 +126,7 @@ def measure(
                         late += control.allreduce(entry.trial.late)
                         calls += entry.trial.calls * comm.size
     meta = LatencyMeta(
-        **surroundings(options, comm, pace),
+        **surroundings(options, control),
         first_round_s=first_round_s,
         late_calls=late / calls if calls else 0.0,
         lacking=[] if persistent else [_LACKING],

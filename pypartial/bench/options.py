@@ -10,7 +10,7 @@ from ..errors import ArgumentError
 from ..policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -208,28 +208,23 @@ class AllreduceOptions:
 
     def complaint(self, ranks: int) -> str | None:
         """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
-        for size in self.sizes:
-            if size % self.dtype.itemsize:
-                return (
-                    f"--size {size}: not a multiple of {self.dtype.itemsize} bytes, "
-                    f"the size of {self.dtype.value}"
-                )
-        for policy in self.policies:
-            asks_too_much = size_complaint(policy, ranks)
-            if asks_too_much is not None:
-                return asks_too_much
-        if not 0 <= self.seed < 1 << 64:
-            return f"--seed {self.seed} is not in 0..2**64 - 1"
+        return (
+            uneven(self.sizes, self.dtype)
+            or asks_too_much(self.policies, ranks)
+            or not_a_seed(self.seed)
+            or self._device_complaint()
+            or repeated(
+                {"--policy": self.policies, "--size": self.sizes, "--buffers": self.buffers}
+            )
+        )
+
+    def _device_complaint(self) -> str | None:
         if self.device is not None and not any(map(on_device, self.buffers)):
             return f"--device {self.device}: all buffers are the host's; add --buffers cupy"
         if self.device_path is not None and not self._has_requests_on_device():
             path = self.device_path.value
             return f"--device-path {path}: no policy has buffers on a device; add --buffers cupy"
-        return (
-            repeated("--policy", self.policies)
-            or repeated("--size", self.sizes)
-            or repeated("--buffers", self.buffers)
-        )
+        return None
 
     def _has_requests_on_device(self) -> bool:
         ways = ways_and_buffers(self.policies, self.buffers)
@@ -333,13 +328,11 @@ class OverheadOptions:
 
     def complaint(self) -> str | None:
         """Return what is wrong with these options; None if nothing is."""
-        asks_too_much = size_complaint(self.policy, 1)
-        if asks_too_much is not None:
-            return asks_too_much
-        itemsize = DType.FLOAT32.itemsize
-        if self.size % itemsize:
-            return f"--size {self.size}: not a multiple of {itemsize} bytes, the size of float32"
-        return repeated("--buffers", self.buffers)
+        return (
+            asks_too_much([self.policy], 1)
+            or uneven([self.size], DType.FLOAT32)
+            or repeated({"--buffers": self.buffers})
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,25 +369,43 @@ class TuneOptions:
                     f"--ranks {number}: there are only {ranks} ranks; start more, with "
                     f"mpirun -n {number} pypartial tune"
                 )
-        itemsize = DType.FLOAT32.itemsize
-        for size in self.sizes:
-            if size % itemsize:
-                return f"--size {size}: not a multiple of {itemsize} bytes, the size of float32"
-        if not self.budget_ns:
+        complaint = uneven(self.sizes, DType.FLOAT32)
+        if complaint is None and not self.budget_ns:
             return "--budget 0: no call fits into it; choose a time above 0"
-        return repeated("--size", self.sizes) or repeated("--ranks", self.ranks)
+        return complaint or repeated({"--size": self.sizes, "--ranks": self.ranks})
 
 
-def size_complaint(way: Way, ranks: int) -> str | None:
-    """Return the complaint about a policy that asks for more ranks than there are."""
-    if isinstance(way, Policy):
-        try:
-            way.trigger(ranks)
-        except ArgumentError as error:
-            return f"--policy {way}: {error}"
+# Each returns the complaint about options, or None if there is none.
+
+
+def asks_too_much(ways: Sequence[Way], ranks: int) -> str | None:
+    """Look for a policy that asks for more ranks than there are."""
+    for way in ways:
+        if isinstance(way, Policy):
+            try:
+                way.trigger(ranks)
+            except ArgumentError as error:
+                return f"--policy {way}: {error}"
     return None
 
 
-def repeated(option: str, values: Sequence[object]) -> str | None:
-    """Return the complaint about an option with the same value twice; None if there is none."""
-    return f"{option}: the same value is given twice" if len(set(values)) < len(values) else None
+def uneven(sizes: Sequence[int], dtype: DType) -> str | None:
+    """Look for a size that is no number of elements."""
+    for size in sizes:
+        if size % dtype.itemsize:
+            what = f"{dtype.itemsize} bytes, the size of {dtype.value}"
+            return f"--size {size}: not a multiple of {what}"
+    return None
+
+
+def not_a_seed(seed: int) -> str | None:
+    """Look whether a seed has more than 64 bits."""
+    return None if 0 <= seed < 1 << 64 else f"--seed {seed} is not in 0..2**64 - 1"
+
+
+def repeated(options: Mapping[str, Sequence[object]]) -> str | None:
+    """Look for an option with the same value twice."""
+    for option, values in options.items():
+        if len(set(values)) < len(values):
+            return f"{option}: the same value is given twice"
+    return None

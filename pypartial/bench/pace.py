@@ -45,7 +45,7 @@ class Pace:
     def __init__(self, comm: MPI.Intracomm, options: AllreduceOptions) -> None:
         self._comm = comm
         self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self._several_nodes = self.on_each_node(1) > 1
+        self._several_nodes = comm.allreduce(int(self._node.rank == 0)) > 1
         self._skew_ns = options.skew_ns
         self._delay_ns = options.skew_ns * comm.rank
         self._last_ns = options.skew_ns * (comm.size - 1)
@@ -56,11 +56,6 @@ class Pace:
         self.passes = 0
         self._exits: deque[int] = deque([1_000_000], maxlen=self._ROUNDS_REMEMBERED)
         self._own_exit = 0
-
-    def on_each_node(self, number: int) -> int:
-        """Return the sum of a number over the nodes, where one rank of each counts; collective."""
-        total: int = self._comm.allreduce(number if self._node.rank == 0 else 0)
-        return total
 
     def begin(self) -> int:
         """Meet all other ranks; return the moment at which the round begins (monotonic ns)."""

@@ -101,7 +101,7 @@ def measure(
                     late += control.allreduce(trial.late)
     calls = options.rounds * comm.size * len(_ways(options)) * len(options.sizes)
     meta = SkewMeta(
-        **surroundings(options, comm, pace),
+        **surroundings(options, control),
         first_round_s=first_round_s,
         late_calls=late / calls,
         warmup=options.warmup,

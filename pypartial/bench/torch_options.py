@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..policy import Full, Policy
 from ..units import spell_duration
-from .options import Transport, repeated, size_complaint
+from .options import Transport, asks_too_much, not_a_seed, repeated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,22 +108,18 @@ class BenchTorchOptions:
         for name, ns in (("--base", self.base_ns), ("--late", self.late_ns)):
             if ns > _LONGEST_NS:
                 return f"{name} {spell_duration(ns)}: choose a time of 10 s at most"
-        if not 0 <= self.seed < 1 << 64:
-            return f"--seed {self.seed} is not in 0..2**64 - 1"
+        if (complaint := not_a_seed(self.seed)) is not None:
+            return complaint
         if TorchWay.GLOO in self.ways:
             return "--way gloo: it is always measured here; leave it out"
-        for policy in self.policies:
-            if (complaint := size_complaint(policy, ranks)) is not None:
-                return complaint
-        for option, values in (
-            ("--part", self.parts),
-            ("--hidden", self.hidden),
-            ("--way", self.ways),
-            ("--policy", self.policies),
-        ):
-            if (complaint := repeated(option, values)) is not None:
-                return complaint
-        return None
+        return asks_too_much(self.policies, ranks) or repeated(
+            {
+                "--part": self.parts,
+                "--hidden": self.hidden,
+                "--way": self.ways,
+                "--policy": self.policies,
+            }
+        )
 
 
 def entries(options: BenchTorchOptions) -> list[tuple[TorchWay, Policy]]:

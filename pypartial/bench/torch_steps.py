@@ -16,7 +16,6 @@ have become smaller.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ import pypartial as pp
 
 from ..statistics import Spread
 from ..units import format_size
-from .conditions import no_garbage_collection, versions
+from .conditions import machine, no_garbage_collection
 from .pace import meet
 from .results import Outcome, Report, TorchMeta, TorchRow
 from .torch_options import BenchTorchOptions, TorchPart, entries, parameter_bytes
@@ -288,17 +287,9 @@ def _row(
 
 def _meta(options: BenchTorchOptions, comm: MPI.Intracomm) -> TorchMeta:
     """Describe a run; collective."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    first = node.rank == 0
-    nodes = comm.allreduce(int(first))
-    cores = comm.allreduce((os.cpu_count() or 1) if first else 0)
-    node.Free()
     return TorchMeta(
-        **versions(),
+        **machine(comm),
         torch=str(torch.__version__),
-        ranks=comm.size,
-        cores=cores,
-        nodes=nodes,
         transport=options.transport.value,
         seed=options.seed,
         batch=options.batch,

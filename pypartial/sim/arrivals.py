@@ -23,7 +23,10 @@ from ..units import parse_duration, spell_duration
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BASE_NS", "LONGEST_NS", "MODELS_HELP", "VARIATION", "Arrivals", "parse_arrivals"]
+__all__ = [
+    *("BASE_NS", "LONGEST_NS", "MODELS_HELP", "VARIATION"),
+    *("Arrivals", "arrivals_complaint", "parse_arrivals"),
+]
 
 BASE_NS = 100_000_000
 """The base computation of a step, to which some models add a delay: 100 ms."""
@@ -365,6 +368,17 @@ def parse_arrivals(
         raise ValueError(f"{text!r} is not an arrival model: write one of {known}")
     usage, read = _MODELS[name]
     return read(request, usage)
+
+
+def arrivals_complaint(
+    text: str, ranks: int, steps: int, seed: int, base_ns: int, *, steps_option: str = "--steps"
+) -> str | None:
+    """Return why `parse_arrivals` refuses a model; None if it does not."""
+    try:
+        parse_arrivals(text, ranks, steps, seed, base_ns, steps_option=steps_option)
+    except ValueError as error:
+        return f"--arrivals: {error}"
+    return None
 
 
 def _read_linear(request: _Request, usage: str) -> Arrivals:

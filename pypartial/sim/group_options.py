@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..groups import least_history
 from ..units import spell_duration
-from .arrivals import BASE_NS, LONGEST_NS, parse_arrivals
+from .arrivals import BASE_NS, LONGEST_NS, arrivals_complaint
 from .generators import Plan
 
 __all__ = ["RANKS_MAX", "AnalyseOptions", "GroupsOptions", "ShowOptions", "Weights"]
@@ -76,7 +76,8 @@ class GroupsOptions:
             complaint = plan_complaint(plan, self.ranks, self.per_node)
             if complaint is not None:
                 return f"--generator: {complaint}"
-        return arrivals_complaint(self)
+        arrivals = self.arrivals, self.ranks, self.iterations, self.seed, self.base_ns
+        return arrivals_complaint(*arrivals, steps_option="--iterations")
 
 
 @dataclass(frozen=True)
@@ -139,20 +140,4 @@ def plan_complaint(plan: Plan, ranks: int, per_node: int) -> str | None:
         )
     if plan.generator == "static" and ranks % per_node:
         return f"static: {ranks} ranks are not nodes of {per_node}; choose another --per-node"
-    return None
-
-
-def arrivals_complaint(options: GroupsOptions) -> str | None:
-    """Return what is wrong with an arrival model; None if nothing is."""
-    try:
-        parse_arrivals(
-            options.arrivals,
-            options.ranks,
-            options.iterations,
-            options.seed,
-            options.base_ns,
-            steps_option="--iterations",
-        )
-    except ValueError as error:
-        return f"--arrivals: {error}"
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import ArgumentError
 from ..policy import Policy
 from ..units import parse_duration
-from .arrivals import BASE_NS, parse_arrivals
+from .arrivals import BASE_NS, arrivals_complaint
 from .network import Network
 
 if TYPE_CHECKING:
@@ -164,15 +164,9 @@ class SkewOptions:
             )
         if self.death is not None and self.death.rank >= fewest:
             return f"--kill: there is no rank {self.death.rank} among {fewest}"
-        return self._arrivals_complaint()
-
-    def _arrivals_complaint(self) -> str | None:
-        for ranks in self.ranks:
-            try:
-                parse_arrivals(self.arrivals, ranks, self.steps, self.seed, self.base_ns)
-            except ValueError as error:
-                return f"--arrivals: {error}"
-        return None
+        course = self.steps, self.seed, self.base_ns
+        complaints = (arrivals_complaint(self.arrivals, ranks, *course) for ranks in self.ranks)
+        return next(filter(None, complaints), None)
 
 
 @dataclass(frozen=True)
