@@ -33,7 +33,17 @@ from ..bench.torch_options import BenchTorchOptions, TorchPart, TorchWay, parame
 from ..policy import Policy
 from ..sim.arrivals import MODELS_HELP
 from ..units import parse_duration, parse_patience, parse_size
-from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
+from .options import (
+    LISTED,
+    PATIENCE_HELP,
+    POLICY_HELP,
+    REPEATABLE,
+    SIZE_HELP,
+    JsonOption,
+    count,
+    duration,
+    file,
+)
 from .reading import files_complaint, listed, read, read_sizes, refuse
 
 AnyEnum = TypeVar("AnyEnum", bound=Enum)
@@ -81,12 +91,9 @@ _SeedOption = Annotated[
         min=0, metavar="N", help="Seed of the draws of majority and first:M, up to 2**64 - 1."
     ),
 ]
-_PatienceOption = Annotated[str, typer.Option(metavar="TIME", help=PATIENCE_HELP)]
+_PatienceOption = Annotated[str, duration(help=PATIENCE_HELP)]
 _CallsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", help="Calls in each block. Default: as many as the budget allows."
-    ),
+    int | None, count(help="Calls in each block. Default: as many as the budget allows.")
 ]
 _BuffersOption = Annotated[
     list[Buffers] | None,
@@ -123,12 +130,7 @@ _DevicePathOption = Annotated[
 ]
 _PlotOption = Annotated[
     Path | None,
-    typer.Option(
-        dir_okay=False,
-        writable=True,
-        metavar="FILE",
-        help="Plot latency against size and write the picture to this file (.png, .pdf or .svg).",
-    ),
+    file(help="Plot latency against size and write the picture to this file (.png, .pdf or .svg)."),
 ]
 
 _HIDDEN_TEXT = " and ".join(
@@ -158,15 +160,12 @@ def skew(
     ] = None,
     skew: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="How late ranks call: rank r calls r times this late. A time such as 1ms or "
-            "500us; 0: all ranks call at once.",
+            "500us; 0: all ranks call at once."
         ),
     ] = "1ms",
-    rounds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rounds to measure for each size and policy.")
-    ] = 200,
+    rounds: Annotated[int, count(help="Rounds to measure for each size and policy.")] = 200,
     warmup: Annotated[
         int,
         typer.Option(
@@ -251,27 +250,21 @@ def latency(
     ] = None,
     skew: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="How late ranks call: rank r calls r times this late, after a barrier. A time "
-            "such as 1ms or 500us; 0: calls follow each other without a barrier.",
+            "such as 1ms or 500us; 0: calls follow each other without a barrier."
         ),
     ] = "0",
     budget: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="About how long to measure each way to sum at each size; the number of calls "
-            "follows from it. A time such as 250ms.",
+            "follows from it. A time such as 250ms."
         ),
     ] = "250ms",
     blocks: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Blocks of calls of each way to sum. Default: 5 to 9, as the budget allows.",
-        ),
+        count(help="Blocks of calls of each way to sum. Default: 5 to 9, as the budget allows."),
     ] = None,
     calls: _CallsOption = None,
     work: _WorkOption = Work.SLEEP,
@@ -375,19 +368,14 @@ def groups(
     ] = None,
     budget: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="Of latency: about how long to measure each way in each case; the number of "
-            "calls follows from it. A time such as 250ms.",
+            "calls follows from it. A time such as 250ms."
         ),
     ] = "250ms",
     blocks: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Blocks of calls of each way. Default: 5 to 9, as the budget allows.",
-        ),
+        count(help="Blocks of calls of each way. Default: 5 to 9, as the budget allows."),
     ] = None,
     calls: _CallsOption = None,
     arrivals: Annotated[
@@ -400,10 +388,9 @@ def groups(
     ] = "slow:0:6x",
     base: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="Of iterations: mean time that a rank sleeps in the models slow, random and "
-            "rotating.",
+            "rotating."
         ),
     ] = "10ms",
     iterations: Annotated[
@@ -416,9 +403,7 @@ def groups(
             "long as an iteration of a slow rank, because nobody waits for that one at first.",
         ),
     ] = 60,
-    runs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Of iterations: runs of each generator.")
-    ] = 5,
+    runs: Annotated[int, count(help="Of iterations: runs of each generator.")] = 5,
     transport: _TransportOption = Transport.AUTO,
     dtype: Annotated[
         DType,
@@ -515,42 +500,29 @@ def torch(
             f"Default: {', '.join(_TORCH_POLICIES)}.",
         ),
     ] = None,
-    batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Samples of a rank in a step.")
-    ] = 32,
+    batch: Annotated[int, count(help="Samples of a rank in a step.")] = 32,
     budget: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="About how long to measure each way in each case; the number of steps follows "
-            "from it. A time such as 3s.",
+            "from it. A time such as 3s."
         ),
     ] = "3s",
     blocks: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Blocks of steps of each way. Default: 5 to 9, as the budget allows.",
-        ),
+        count(help="Blocks of steps of each way. Default: 5 to 9, as the budget allows."),
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Steps in each block. Default: as many as the budget allows."
-        ),
+        int | None, count(help="Steps in each block. Default: as many as the budget allows.")
     ] = None,
     base: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="Of late: how long computing takes at least in a step. Ranks sleep for what is "
-            "left of it after the forward pass.",
+            "left of it after the forward pass."
         ),
     ] = "5ms",
-    late: Annotated[
-        str, typer.Option(metavar="TIME", help="Of late: how much longer on the last rank.")
-    ] = "30ms",
+    late: Annotated[str, duration(help="Of late: how much longer on the last rank.")] = "30ms",
     transport: _TransportOption = Transport.AUTO,
     seed: Annotated[
         int,
@@ -606,10 +578,8 @@ def overhead(
     ] = "full",
     buffers: _BuffersOption = None,
     size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP)] = "8",
-    loops: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Loops to time for each kind of call.")
-    ] = 101,
-    calls: Annotated[int, typer.Option(min=1, metavar="N", help="Calls in each loop.")] = 200,
+    loops: Annotated[int, count(help="Loops to time for each kind of call.")] = 101,
+    calls: Annotated[int, count(help="Calls in each loop.")] = 200,
     json: JsonOption = None,
 ) -> None:
     """Measure what Start, Wait and Test cost from Python.

@@ -13,7 +13,7 @@ from ..sim.arrivals import BASE_NS, MODELS_HELP
 from ..sim.generators import GENERATORS_HELP, Plan, parse_generator
 from ..sim.group_options import RANKS_MAX, AnalyseOptions, GroupsOptions, ShowOptions, Weights
 from ..units import format_duration, parse_duration
-from .options import REPEATABLE, JsonOption
+from .options import REPEATABLE, JsonOption, count, duration, file
 from .reading import file_refusal, files_complaint, read, refuse
 from .sim_app import sim
 
@@ -47,9 +47,7 @@ SeedOption = Annotated[
         help="Seed of arrivals and draws; the same seed gives the same groups.",
     ),
 ]
-PerNodeOption = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Consecutive ranks of a node.")
-]
+PerNodeOption = Annotated[int, count(help="Consecutive ranks of a node.")]
 
 groups = typer.Typer(
     help="Which ranks average with each other: show the static table, and analyse how well groups "
@@ -63,7 +61,7 @@ groups = typer.Typer(
 def show(
     context: typer.Context,
     what: Annotated[str, typer.Argument(metavar="GENERATOR", help="static.")],
-    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 4,
+    nodes: Annotated[int, count(help="Number of nodes.")] = 4,
     per_node: PerNodeOption = 4,
 ) -> None:
     """Print the groups of the static table.
@@ -184,10 +182,7 @@ def sim_groups(
     seed: SeedOption = 0,
     base: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
-            help="Mean time that a rank computes in the models slow, random and rotating.",
-        ),
+        duration(help="Mean time that a rank computes in the models slow, random and rotating."),
     ] = format_duration(BASE_NS).replace(" ", ""),
     per_node: PerNodeOption = 4,
     group: Annotated[
@@ -205,13 +200,7 @@ def sim_groups(
         float, typer.Option(metavar="A", help="Decay of weights by iteration, in [0, 1).")
     ] = 0.5,
     log: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            writable=True,
-            metavar="FILE",
-            help="Write the groups to this file: two lines of JSON for each.",
-        ),
+        Path | None, file(help="Write the groups to this file: two lines of JSON for each.")
     ] = None,
     json: JsonOption = None,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +22,9 @@ PATIENCE_HELP = (
     "1s; none: for ever."
 )
 
-JsonOption = Annotated[
-    Path | None,
-    typer.Option(
-        dir_okay=False,
-        writable=True,
-        metavar="FILE",
-        help="Write the results to this file, as JSON.",
-    ),
-]
+# Options that are a positive number, a time, a file to write.
+count = functools.partial(typer.Option, min=1, metavar="N")
+duration = functools.partial(typer.Option, metavar="TIME")
+file = functools.partial(typer.Option, dir_okay=False, writable=True, metavar="FILE")
+
+JsonOption = Annotated[Path | None, file(help="Write the results to this file, as JSON.")]

@@ -20,7 +20,16 @@ from ..sim.options import (
     parse_patience,
 )
 from ..units import format_duration, parse_duration, parse_size
-from .options import LISTED, PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
+from .options import (
+    LISTED,
+    PATIENCE_HELP,
+    POLICY_HELP,
+    REPEATABLE,
+    SIZE_HELP,
+    JsonOption,
+    duration,
+    file,
+)
 from .reading import files_complaint, read, read_sizes, refuse
 
 _POLICIES = ("solo", "majority", "full")
@@ -110,10 +119,9 @@ def skew(
     ] = 4,
     base: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
+        duration(
             help="Mean time that every rank computes in a step of the models slow, random and "
-            "rotating.",
+            "rotating."
         ),
     ] = format_duration(BASE_NS).replace(" ", ""),
     barrier: Annotated[
@@ -123,7 +131,7 @@ def skew(
             "Default: with linear arrivals only."
         ),
     ] = None,
-    patience: Annotated[str, typer.Option(metavar="TIME", help=PATIENCE_HELP)] = "none",
+    patience: Annotated[str, duration(help=PATIENCE_HELP)] = "none",
     kill: Annotated[
         str | None,
         typer.Option(
@@ -135,11 +143,8 @@ def skew(
     json: JsonOption = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            dir_okay=False,
-            writable=True,
-            metavar="FILE",
-            help="Plot the time of a step and write the picture to this file (.png, .pdf or .svg).",
+        file(
+            help="Plot the time of a step and write the picture to this file (.png, .pdf or .svg)."
         ),
     ] = None,
 ) -> None:

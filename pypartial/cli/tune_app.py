@@ -11,7 +11,7 @@ import typer
 from ..bench.options import TuneOptions
 from ..tuning import VARIABLE, location
 from ..units import parse_duration
-from .options import LISTED, REPEATABLE, SIZE_HELP, JsonOption
+from .options import LISTED, REPEATABLE, SIZE_HELP, JsonOption, duration
 from .reading import file_refusal, files_complaint, read, read_sizes, refuse
 
 _SIZES = ("8", "1K", "4K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "4M", "16M")
@@ -36,8 +36,7 @@ def tune(
         ),
     ] = None,
     budget: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="About how long to measure in all; a time such as 20s."),
+        str, duration(help="About how long to measure in all; a time such as 20s.")
     ] = "20s",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Measure and print, but do not change the table.")
