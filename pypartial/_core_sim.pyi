@@ -7,24 +7,7 @@ from ._core import FFI, CData
 from ._core import Lib as RealLib
 
 class Lib(RealLib):
-    PP_SIM_START: int
-    PP_SIM_WAIT: int
-    PP_SIM_TEST: int
-    PP_SIM_INIT_BEGIN: int
-    PP_SIM_FLUSH_BEGIN: int
-    PP_SIM_DRAIN_BEGIN: int
-    PP_SIM_FREE_BEGIN: int
-    PP_SIM_CTX_FREE_BEGIN: int
-    PP_SIM_CALL_WAIT: int
-    PP_SIM_COLLECT: int
-    PP_SIM_MORE: int
-    PP_SIM_TIMED_OUT: int
-    PP_SIM_AWAY_BEGIN: int
-    PP_SIM_AWAY_END: int
-    PP_SIM_ASIDE_BEGIN: int
-    PP_SIM_ASIDE_END: int
-    PP_SIM_PREDUCE_INIT_BEGIN: int
-    PP_SIM_PREDUCE_START: int
+    PP_SIM_ARGUMENTS: int
     PP_LAYOUT_BLOCKS: int
     PP_LAYOUT_FROM_END: int
     PP_LAYOUT_IN_TURN: int

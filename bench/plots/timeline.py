@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pypartial.policy import Full, Majority, Policy
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.network import parse_network
 from pypartial.sim.world import World
 

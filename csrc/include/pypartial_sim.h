@@ -118,28 +118,18 @@ pp_status_t pp_sim_aside(pp_ctx_t *ctx, int32_t delta);
 /* The handles that a rank's engine looks at whenever something has changed there. */
 uint64_t    pp_sim_handles(const pp_sim_t *sim, int32_t rank);
 
-/* A call of a rank's program, for ranks that share memory: another rank may go on in the middle of it. */
-typedef enum pp_sim_call_kind {
-    PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
-    PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT, PP_SIM_MORE, PP_SIM_TIMED_OUT,
-    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START, PP_SIM_ASIDE_BEGIN,
-    PP_SIM_ASIDE_END
-} pp_sim_call_kind_t;
+enum { PP_SIM_ARGUMENTS = 6 };
 
+/* A function of this header or of pypartial.h.  Whatever its parameters are, each is an integer or a pointer, and goes
+   where an intptr_t goes: ISO C does not promise that, but the calling conventions of 64-bit machines do. */
+typedef pp_status_t (*pp_sim_function_t)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t);
+
+/* A call of a rank's program, for ranks that share memory: another rank may go on in the middle of it. */
 typedef struct pp_sim_call {
-    int32_t      kind;         /* pp_sim_call_kind_t: which function is called, with the arguments below */
-    uint64_t     timeout_ns;   /* WAIT: the call ends by PP_PENDING after this virtual time; 0: it waits for ever */
-    pp_handle_t   *coll;
-    pp_result_t *result;
-    const pp_allreduce_config_t *config;
-    const pp_preduce_config_t *groups;       /* PREDUCE_INIT_BEGIN */
-    uint64_t       iteration;                /* PREDUCE_START */
-    const int32_t *members;
-    int32_t        count;
-    pp_group_result_t *group;  /* WAIT, TEST, COLLECT of P-Reduce: gets what pp_preduce_result() says; or NULL */
-    const char  *complaint;
-    pp_handle_t  **out;
-    uint64_t    *discarded;
+    pp_sim_function_t function;
+    intptr_t          arguments[PP_SIM_ARGUMENTS]; /* beyond those of the function: ignored */
+    uint64_t          timeout_ns;    /* pp_wait() ends by PP_PENDING after this virtual time; 0: it waits for ever */
+    const struct pp_sim_call *then;  /* made after PP_OK, before the rank can be interrupted; NULL: nothing */
 } pp_sim_call_t;
 
 /* Begins a call of the rank's program.  PP_OK: the call has ended.  PP_PENDING: it goes on, and pp_sim_advance() names

@@ -130,25 +130,6 @@ static task_t *pop(pp_actor_t *actor, bool only_told)
     return task;
 }
 
-static pp_status_t wait_in_time(pp_actor_t *actor, const pp_sim_call_t *call)
-{
-    if (call->timeout_ns > 0) {
-        actor->expires_ns = pp_simnet_now_ns(actor->stage->net) + call->timeout_ns;
-        PP_TRY(pp_simnet_rouse(actor->stage->net, actor->rank, actor->expires_ns));
-    }
-    pp_status_t status = pp_wait(call->coll, -1, call->result);
-    actor->expires_ns = 0;
-    return status;
-}
-
-/* The result of a call of P-Reduce is described where the rank is not interrupted any more. */
-static pp_status_t and_describe(pp_status_t status, const pp_sim_call_t *call)
-{
-    if (status == PP_OK && call->group)
-        return pp_preduce_result(call->coll, call->group);
-    return status;
-}
-
 pp_status_t pp_sim_aside(pp_ctx_t *ctx, int32_t delta)
 {
     PP_TRY(pp_enter(ctx));
@@ -159,28 +140,14 @@ pp_status_t pp_sim_aside(pp_ctx_t *ctx, int32_t delta)
 
 static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
 {
-    pp_ctx_t *ctx = actor->ctx;
-    switch ((pp_sim_call_kind_t)call->kind) {
-    case PP_SIM_START:      return pp_start(call->coll);
-    case PP_SIM_WAIT:       return and_describe(wait_in_time(actor, call), call);
-    case PP_SIM_TEST:       return and_describe(pp_test(call->coll, call->result), call);
-    case PP_SIM_MORE:       return pp_more(call->coll, call->result);
-    case PP_SIM_TIMED_OUT:  return pp_timed_out(call->coll);
-    case PP_SIM_AWAY_BEGIN: return pp_away_begin(ctx);
-    case PP_SIM_AWAY_END:   return pp_away_end(ctx);
-    case PP_SIM_ASIDE_BEGIN: return pp_sim_aside(ctx, 1);
-    case PP_SIM_ASIDE_END:  return pp_sim_aside(ctx, -1);
-    case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
-    case PP_SIM_PREDUCE_INIT_BEGIN: return pp_preduce_init_begin(ctx, call->groups, call->complaint, call->out);
-    case PP_SIM_PREDUCE_START: return pp_preduce_start(call->coll, call->iteration, call->members, call->count);
-    case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
-    case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
-    case PP_SIM_FREE_BEGIN: return pp_handle_free_begin(call->coll, call->discarded);
-    case PP_SIM_CTX_FREE_BEGIN: return pp_ctx_free_begin(ctx);
-    case PP_SIM_CALL_WAIT:  return pp_call_wait(ctx, -1);
-    case PP_SIM_COLLECT:    return and_describe(pp_collect(call->coll, call->result), call);
+    if (call->timeout_ns > 0) {
+        actor->expires_ns = pp_simnet_now_ns(actor->stage->net) + call->timeout_ns;
+        PP_TRY(pp_simnet_rouse(actor->stage->net, actor->rank, actor->expires_ns));
     }
-    return pp_fail(PP_ERR_ARGUMENT, "kind=%d is not a pp_sim_call_kind_t", call->kind);
+    const intptr_t *with = call->arguments;
+    pp_status_t status = call->function(with[0], with[1], with[2], with[3], with[4], with[5]);
+    actor->expires_ns = 0;
+    return status == PP_OK && call->then ? run_call(actor, call->then) : status;
 }
 
 /* Does the work of a progress thread, for which other nodes may wait.  Without the lock, like all that an engine is

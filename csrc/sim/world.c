@@ -1,10 +1,10 @@
 /* world.c - many ranks in one process: contexts over the simulated transport. */
 #include "../api.h"
-#include "../coll/preduce/preduce.h"
 #include "../node/board.h"
 #include "../transport/sim.h"
 #include "actor.h"
 #include "heard.h"
+#include "pretend.h"
 
 #include <stdlib.h>
 
@@ -100,39 +100,20 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
-/* Whether a handle can be made without an agreement.  Takes no lock: one thread simulates all ranks. */
-static pp_status_t check_pretends(pp_ctx_t *ctx)
+pp_status_t pp_check_pretends(pp_ctx_t *ctx)
 {
     PP_TRY(pp_ctx_usable(ctx));
     PP_TRY(pp_engine_check(&ctx->engine));
     return ctx->mpi ? pp_fail(PP_ERR_STATE, "the ranks of the context are not simulated") : PP_OK;
 }
 
-static pp_status_t pretend(pp_ctx_t *ctx, pp_handle_t *handle, pp_handle_t **out)
+pp_status_t pp_pretend(pp_ctx_t *ctx, pp_handle_t *handle, pp_handle_t **out)
 {
     pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
     pp_engine_settle(&ctx->engine);
     if (status >= 0)
         *out = handle;
     return status;
-}
-
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
-{
-    pp_handle_t *handle;
-    *out = NULL;
-    PP_TRY(check_pretends(ctx));
-    PP_TRY(pp_allreduce_make(ctx, config, &handle));
-    return pretend(ctx, handle, out);
-}
-
-pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **out)
-{
-    pp_handle_t *handle;
-    *out = NULL;
-    PP_TRY(check_pretends(ctx));
-    PP_TRY(pp_preduce_make(ctx, config, &handle));
-    return pretend(ctx, handle, out);
 }
 
 static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
@@ -279,15 +260,6 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
     }
     *status = ended;
     return PP_OK;
-}
-
-uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
-
-pp_status_t pp_sim_count_from(pp_handle_t *handle, uint64_t flushes, uint64_t requests)
-{
-    if (!pp_is_preduce(handle))
-        return pp_fail(PP_ERR_ARGUMENT, "handle %u is not a handle of P-Reduce", handle->id);
-    return pp_table_groups_count_from(pp_preduce_of(handle), flushes, requests);
 }
 
 void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)

@@ -1,30 +1,18 @@
-"""One rank's handle of a partial allreduce, for programs of the simulation.
+"""What one rank's handles of all kinds share, for programs of the simulation.
 
-It calls the core's functions directly, without the package's API: an error is a `CoreError`, and
-options may be wrong on purpose.
+They call the core's functions directly, without the package's API: an error is a `CoreError`, and
+options may be wrong on purpose. A kind of handle has a file of its own, and a line in
+`requests.KINDS`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .._core_sim import ffi, lib
-from .._names import (
-    AVERAGE,
-    CAUSE,
-    DELIVER,
-    OP,
-    TYPE,
-    algorithm_options,
-    describe_policy,
-)
-from ..policy import Majority, Policy
-
-ALGORITHMS = algorithm_options(ffi, lib)
-_CAUSES = CAUSE.values(lib)
+from .._names import TYPE
 
 
 class CoreError(Exception):
@@ -43,117 +31,91 @@ def check(status: int) -> int:
     return status
 
 
-@dataclass(frozen=True)
-class Options:
-    """The arguments of an Allreduce_init."""
+class Call(NamedTuple):
+    """A call of a function of the core.
 
-    count: int = 1
-    dtype: str = "int64"
-    op: str = "sum"
-    policy: Policy = Majority()  # noqa: RUF009  # frozen
-    deliver: str = "latest"
-    max_lag: int = -1
-    average: str | None = None
-    algorithm: str = "auto"
-    segments: int = 0  # of the vector in rounds made of messages; 0: by its size
-    pieces: int = 1  # the number of buffers that form the vector
-    in_place: bool = False  # Start reads the receive buffer
-    fenced: bool = False  # buffers that only the table of their kind of memory can reach
-    raw: tuple[tuple[str, int], ...] = ()  # wrong values for members of the core's struct
+    Attributes
+    ----------
+    then : Call or None
+        What is called after ``PP_OK``, before the rank is interrupted again.
+    timeout_ns : int
+        Of ``pp_wait``, for ranks that share memory: the virtual time it waits at most; 0: no limit.
+    """
+
+    function: str
+    arguments: tuple[Any, ...]
+    then: Call | None = None
+    timeout_ns: int = 0
 
 
-@dataclass(frozen=True)
-class Round:
-    """The status that a request completed with, and its result vector."""
+class AnyHandle:
+    """One rank's handle. Its vector is `recv`; `send` is what a Start reads.
 
-    round: int
-    first: int
-    data: bytes
-    contributions: int
-    active: int
-    cause: str
-    initiator: int
-    contributors: tuple[int, ...] | None
-    missed: int
-    staleness: int
-    included: bool
-    external: bool
+    Attributes
+    ----------
+    begins, pretends : str
+        The core's functions that begin its making, and that open it without an agreement.
+    """
 
-    def status(self) -> tuple[object, ...]:
-        """The members that describe `round` and must be identical on every rank."""
-        return (
-            self.round,
-            self.contributions,
-            self.active,
-            self.cause,
-            self.initiator,
-            self.contributors,
-        )
+    begins: ClassVar[str]
+    pretends: ClassVar[str]
 
-    def common(self) -> tuple[object, ...]:
-        """The same members and the result, for a single round."""
-        return (*self.status(), self.data)
-
-
-class Handle:
-    """One rank's handle of a partial allreduce."""
-
-    def __init__(self, options: Options, context: int = 0) -> None:
+    def __init__(self, options: Any, context: int, in_place: bool) -> None:
         self.options = options
         self.context = context
         self.recv = np.zeros(options.count, options.dtype)
-        self.send = self.recv if options.in_place else np.zeros_like(self.recv)
+        self.send = self.recv if in_place else np.zeros_like(self.recv)
         self.pieces = ffi.new("pp_piece_t[]", options.pieces)
         fence = options.fenced << lib.PP_FENCE_SHIFT
         bounds = [i * options.count // options.pieces for i in range(options.pieces + 1)]
         for i, piece in enumerate(self.pieces):
-            at = bounds[i] * self.send.itemsize
-            if not options.in_place:
+            at = bounds[i] * self.recv.itemsize
+            if not in_place:
                 piece.send = ffi.cast("void *", self.send.ctypes.data + at | fence)
             piece.recv = ffi.cast("void *", self.recv.ctypes.data + at | fence)
             piece.count = bounds[i + 1] - bounds[i]
         self.result = ffi.new("pp_result_t *")
         self.coll: Any = ffi.NULL
-        self.policy_text: Any = None
+        self._kept: list[Any] = []  # what the configuration points to
 
-    def config(self, ranks: int) -> Any:
-        """Return the core's ``pp_allreduce_config_t``, which points into this object."""
+    def config(self, ranks: int, plant: str = "none") -> Any:
+        """Return the core's configuration, which points into this object.
+
+        `plant` is a defect of the generators of groups (`groups.PLANTS`).
+        """
+        raise NotImplementedError
+
+    def _filled(self, config: Any) -> Any:
+        """Return a configuration with what all kinds have."""
         options = self.options
-        config = ffi.new("pp_allreduce_config_t *")
         config.pieces = self.pieces
         config.piece_count = options.pieces
         config.type = TYPE.constant(lib, options.dtype)
-        config.op = OP.constant(lib, options.op.upper())
-        self.policy_text = describe_policy(ffi, lib, options.policy, ranks, config)
-        config.deliver = DELIVER.constant(lib, options.deliver)
-        config.max_lag = options.max_lag
-        config.average = AVERAGE.constant(lib, options.average)
-        config.algorithm = ALGORITHMS.constant(lib, options.algorithm)
-        config.segments = options.segments
         config.memory = lib.PP_MEMORY_FENCED if options.fenced else lib.PP_MEMORY_HOST
         for member, value in options.raw:
             setattr(config, member, value)
         return config
 
-    def collected(self) -> Round:
-        """Return the status and the vector that the core has just filled in."""
-        r = self.result
-        bits = int.from_bytes(ffi.buffer(r.contributors)[:], "little")
-        return Round(
-            round=r.round,
-            first=r.first,
-            data=self.recv.tobytes(),
-            contributions=r.contributions,
-            active=r.active,
-            cause=_CAUSES[r.cause],
-            initiator=r.initiator,
-            contributors=(
-                tuple(b for b in range(bits.bit_length()) if bits >> b & 1)
-                if r.contributors_known
-                else None
-            ),
-            missed=r.missed,
-            staleness=r.staleness,
-            included=bool(r.included),
-            external=bool(r.external),
-        )
+    def _keep(self, value: Any) -> Any:
+        self._kept.append(value)
+        return value
+
+    def call(self, function: str, *arguments: Any) -> Call:
+        """Return a call of a function on this handle."""
+        return Call(function, (self.coll, *arguments))
+
+    def start(self) -> Call:
+        """Return the call that starts a request; a kind's own may take what the request is for."""
+        return self.call("pp_start")
+
+    def collect(self, function: str, *arguments: Any, timeout_ns: int = 0) -> Call:
+        """Return a call that may give a result, and tells of it in what `collected` reads."""
+        return Call(function, (self.coll, *arguments, self.result), self._describe(), timeout_ns)
+
+    def _describe(self) -> Call | None:
+        """Return the call that describes a result that `result` has no room for; None: it has."""
+        return None
+
+    def collected(self) -> Any:
+        """Return what the core has just filled in, and the vector."""
+        raise NotImplementedError

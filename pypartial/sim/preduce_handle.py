@@ -1,6 +1,10 @@
 """One rank's handle of P-Reduce, for programs of the simulation.
 
-It calls the core's functions directly, as `handle.Handle` does for a partial allreduce.
+- ``("groups_init", options, context, model)``: collective; receives a :class:`PreduceHandle`, whose
+  elements are those of the initial model; the last two may be left out;
+- ``("groups_start", handle, iteration, members)``: asks for a group; the last two may be left out.
+
+Other requests take such a handle, too, and give a :class:`Group`.
 """
 
 from __future__ import annotations
@@ -9,16 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from .._core_sim import ffi, lib
-from .._names import BACKEND, TYPE
+from .._names import BACKEND
 from ..errors import ArgumentError
 from ..groups import Table, next_members
 from .generators import Plan, parse_generator
 from .group_options import plan_complaint
 from .groups import PLANTS, WEIGHTS, describe_plan
-from .handle import check
+from .handle import AnyHandle, Call
 
 __all__ = ["Group", "PreduceHandle", "PreduceOptions"]
 
@@ -48,6 +50,10 @@ class PreduceOptions:
     pieces: int = 1
     fenced: bool = False
     raw: tuple[tuple[str, int], ...] = ()  # wrong values for members of the core's struct
+
+    def handle(self) -> PreduceHandle:
+        """Return a handle, not open yet, with these arguments."""
+        return PreduceHandle(self)
 
     def plan(self) -> Plan:
         """Return the generator as values."""
@@ -91,35 +97,24 @@ class Group:
         return (self.round, self.members, self.weights, self.initial, self.data)
 
 
-class PreduceHandle:
-    """One rank's handle of P-Reduce. Its vector is `recv`."""
+class PreduceHandle(AnyHandle):
+    """One rank's handle of P-Reduce."""
 
-    def __init__(self, options: PreduceOptions, context: int = 0) -> None:
-        self.options = options
-        self.context = context
-        self.recv = np.zeros(options.count, options.dtype)
-        self.pieces = ffi.new("pp_piece_t[]", options.pieces)
-        fence = options.fenced << lib.PP_FENCE_SHIFT
-        bounds = [i * options.count // options.pieces for i in range(options.pieces + 1)]
-        for i, piece in enumerate(self.pieces):
-            at = bounds[i] * self.recv.itemsize
-            piece.recv = ffi.cast("void *", self.recv.ctypes.data + at | fence)
-            piece.count = bounds[i + 1] - bounds[i]
-        self.result = ffi.new("pp_result_t *")
+    options: PreduceOptions
+    begins = "pp_preduce_init_begin"
+    pretends = "pp_sim_preduce"
+
+    def __init__(self, options: PreduceOptions, context: int = 0, model: Any = None) -> None:
+        super().__init__(options, context, in_place=True)
+        if model is not None:
+            self.recv[:] = model
         self.group = ffi.new("pp_group_result_t *")
-        self.members = ffi.NULL  # of the last Start
-        self.coll: Any = ffi.NULL
-        self._kept: list[Any] = []  # what the configuration points to
 
     def config(self, ranks: int, plant: str = "none") -> Any:
-        """Return the core's ``pp_preduce_config_t``, which points into this object."""
+        """Return the core's ``pp_preduce_config_t``."""
         options = self.options
         config = ffi.new("pp_preduce_config_t *")
-        config.pieces = self.pieces
-        config.piece_count = options.pieces
-        config.type = TYPE.constant(lib, options.dtype)
         config.backend = BACKEND.constant(lib, options.backend)
-        config.memory = lib.PP_MEMORY_FENCED if options.fenced else lib.PP_MEMORY_HOST
         describe_plan(options.plan(), config.plan)
         config.plan.weights, config.plan.alpha = WEIGHTS[options.weights], options.alpha
         config.plan.plant, config.plan.cache = PLANTS[plant], options.cache
@@ -127,18 +122,17 @@ class PreduceHandle:
             config.plan.phases = len(options.table)
             config.table = self._keep(ffi.new("int32_t[]", next_members(options.table, ranks)))
         config.generator_text = self._keep(ffi.new("char[]", options.generator.encode()))
-        for member, value in options.raw:
-            setattr(config, member, value)
-        return config
+        return self._filled(config)
 
-    def _keep(self, value: Any) -> Any:
-        self._kept.append(value)
-        return value
+    def start(self, iteration: int = 0, members: Sequence[int] | None = None) -> Call:
+        """Return the call that asks for a group."""
+        if members is None:
+            return self.call("pp_preduce_start", iteration, ffi.NULL, 0)
+        named = ffi.new("int32_t[]", list(members))
+        return self.call("pp_preduce_start", iteration, named, len(members))
 
-    def given(self, members: Sequence[int] | None) -> tuple[Any, int]:
-        """Return the group that a Start is for, as the core takes it."""
-        self.members = ffi.NULL if members is None else ffi.new("int32_t[]", list(members))
-        return self.members, 0 if members is None else len(members)
+    def _describe(self) -> Call:
+        return self.call("pp_preduce_result", self.group)
 
     def collected(self) -> Group:
         """Return what the core has just filled in."""
@@ -151,8 +145,3 @@ class PreduceHandle:
             initial=found.initial,
             data=self.recv.tobytes(),
         )
-
-    def describe(self) -> Group:
-        """Ask the core what its last call gave; only for ranks that share no memory."""
-        check(lib.pp_preduce_result(self.coll, self.group))
-        return self.collected()

@@ -7,28 +7,49 @@ another rank may go on in the middle of a call.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._core_sim import ffi, lib
-from .handle import Handle, Options, Round, check
-from .preduce_handle import Group, PreduceHandle, PreduceOptions
+from .allreduce_handle import Handle
+from .handle import AnyHandle, Call, check
+from .preduce_handle import PreduceHandle
 
-__all__ = ["DONE", "AnyHandle", "Poll", "Requests"]
+__all__ = ["DONE", "STARTS", "Poll", "Requests"]
 
-AnyHandle = Handle | PreduceHandle
+# The kinds of handles, by the word before "init" and "start" in the requests of programs. The words
+# name a kind where a program gives only a complaint.
+KINDS: dict[str, Callable[..., AnyHandle]] = {"": Handle, "groups_": PreduceHandle}
+
+_INITS = {f"{word}init": kind for word, kind in KINDS.items()}
+STARTS = {f"{word}start" for word in KINDS}
 
 Poll = Callable[[], tuple[bool, Any]]
 DONE: Poll = lambda: (True, None)  # noqa: E731
 
 
-def _none() -> None:
+def _none(_status: int) -> None:
     """Return None: the result of calls without a result."""
 
 
-def _collected(handle: AnyHandle) -> Round | Group:
-    """Return what a call has just given to a rank that shares no memory."""
-    return handle.describe() if isinstance(handle, PreduceHandle) else handle.collected()
+def _make(call: Call) -> int:
+    """Make a call for a rank that shares no memory; return its status."""
+    status = check(getattr(lib, call.function)(*call.arguments))
+    return _make(call.then) if status == lib.PP_OK and call.then else status
+
+
+@functools.cache
+def _address(function: str) -> Any:
+    return ffi.cast("pp_sim_function_t", ffi.addressof(lib, function))
+
+
+def _in_c(call: Call) -> list[Any]:
+    """Return a call as ``pp_sim_do()`` takes it, and what must live as long as it."""
+    after = _in_c(call.then) if call.then else [ffi.NULL]
+    words = [int(ffi.cast("intptr_t", argument)) for argument in call.arguments]
+    made = ffi.new("pp_sim_call_t *", (_address(call.function), words, call.timeout_ns, after[0]))
+    return [made, call, *after]
 
 
 class Requests:
@@ -55,17 +76,15 @@ class Requests:
     def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         """Begin a request; return its context and its poll."""
         kind, *arguments = request
-        if kind in ("ctx_free", "away", "back", "aside", "beside", "abandon", "end_script"):
+        if kind in _OF_A_CONTEXT:
             context = arguments[0] if arguments else 0
             return context, getattr(self, f"_{kind}")(rank, context)
-        if kind == "init":
+        if kind in _INITS:
             context = arguments[1] if len(arguments) > 1 else 0
-            return context, self._init(rank, arguments[0], context)
-        if kind == "groups_init":
-            context = arguments[1] if len(arguments) > 1 else 0
-            model = arguments[2] if len(arguments) > 2 else None
-            return context, self._groups_init(rank, arguments[0], context, model)
+            return context, self._init(rank, _INITS[kind], arguments[0], context, *arguments[2:])
         handle: AnyHandle = arguments[0]
+        if kind in STARTS:
+            return handle.context, self._do(rank, handle.context, handle.start(*arguments[1:]))
         assert kind in _OF_A_HANDLE, f"a program yielded {request!r}"
         return handle.context, getattr(self, f"_{kind}")(rank, *arguments)
 
@@ -76,18 +95,22 @@ class Requests:
 
     # ---- calls
 
-    def _shared(
-        self, rank: int, context: int, *calls: Any, give: Callable[[int], Any], keep: Any = None
-    ) -> Poll:
+    def _do(self, rank: int, context: int, call: Call, give: Callable[[int], Any] = _none) -> Poll:
+        """Return a poll for a call that does not wait; `give` makes its result of its status."""
+        if self.memory:
+            return self._shared(rank, context, call, give=give)
+        result = give(_make(call))
+        return lambda: (True, result)
+
+    def _shared(self, rank: int, context: int, *calls: Call, give: Callable[[int], Any]) -> Poll:
         """Return a poll for calls, made one after the other, of a rank that shares memory."""
         sim, left = self.sims[context], list(calls)
         status = ffi.new("int32_t *")
         under_way: list[Any] = []
 
         def begin() -> None:
-            call = ffi.new("pp_sim_call_t *", left.pop(0))
-            under_way.append((call, keep))  # alive until the call has ended
-            check(lib.pp_sim_do(sim, rank, call))
+            under_way[:] = _in_c(left.pop(0))  # alive until the call has ended
+            check(lib.pp_sim_do(sim, rank, under_way[0]))
 
         def poll() -> tuple[bool, Any]:
             while left or under_way:
@@ -103,95 +126,63 @@ class Requests:
         return poll
 
     def _collective(
-        self, rank: int, context: int, begin: Any, *then: Any, give: Callable[[], Any], keep: Any
+        self, rank: int, context: int, begin: Call, *then: Call, give: Callable[[int], Any] = _none
     ) -> Poll:
-        wait = {"kind": lib.PP_SIM_CALL_WAIT}
-        return self._shared(
-            rank, context, begin, wait, *then, give=lambda _status: give(), keep=keep
-        )
-
-    def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> Poll:
-        """Return a poll for the collective call in progress."""
+        """Return a poll for a collective call, and the calls after it."""
+        ctx = self.contexts[context][rank]
+        if self.memory:
+            wait = Call("pp_call_wait", (ctx, -1))
+            return self._shared(rank, context, begin, wait, *then, give=give)
+        _make(begin)
 
         def poll() -> tuple[bool, Any]:
-            if check(lib.pp_call_wait(self.contexts[context][rank], 0)) == lib.PP_PENDING:
+            status = check(lib.pp_call_wait(ctx, 0))
+            if status == lib.PP_PENDING:
                 check(lib.pp_sim_watch(self.sims[context], rank, ffi.NULL))
                 return False, None
-            return True, finish()
+            for call in then:
+                status = _make(call)
+            return True, give(status)
 
         return poll
 
     # ---- of a context
 
-    def _init(self, rank: int, argument: Options | str, context: int) -> Poll:
+    def _init(self, rank: int, kind: Any, argument: Any, context: int, *more: Any) -> Poll:
         handle, config, complaint = None, ffi.NULL, ffi.NULL
         if isinstance(argument, str):
             complaint = ffi.new("char[]", argument.encode())
         else:
-            handle = Handle(argument, context)
-            config = handle.config(len(self.contexts[context]))
-        out = ffi.new("pp_handle_t **")
-        if self.memory:
-
-            def give() -> Handle | None:
-                if handle:
-                    handle.coll = out[0]
-                return handle
-
-            begin = {"kind": lib.PP_SIM_INIT_BEGIN, "out": out}
-            begin |= {"config": config, "complaint": complaint}
-            return self._collective(rank, context, begin, give=give, keep=(config, complaint))
-        check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
-        if handle:
-            handle.coll = out[0]
-        return self._call(rank, context, lambda: handle)
-
-    def _groups_init(
-        self, rank: int, argument: PreduceOptions | str, context: int, model: Any
-    ) -> Poll:
-        handle, config, complaint = None, ffi.NULL, ffi.NULL
-        if isinstance(argument, str):
-            complaint = ffi.new("char[]", argument.encode())
-        else:
-            handle = PreduceHandle(argument, context)
-            if model is not None:
-                handle.recv[:] = model
+            handle = kind(argument, context, *more)
             config = handle.config(len(self.contexts[context]), self.groups_plant)
         out = ffi.new("pp_handle_t **")
 
-        def give() -> PreduceHandle | None:
+        def give(_status: int) -> AnyHandle | None:
             if handle:
                 handle.coll = out[0]
             return handle
 
-        if self.memory:
-            begin = {"kind": lib.PP_SIM_PREDUCE_INIT_BEGIN, "out": out}
-            begin |= {"groups": config, "complaint": complaint}
-            return self._collective(rank, context, begin, give=give, keep=(config, complaint))
-        check(lib.pp_preduce_init_begin(self.contexts[context][rank], config, complaint, out))
-        give()
-        return self._call(rank, context, lambda: handle)
+        ctx = self.contexts[context][rank]
+        begin = Call(kind.begins, (ctx, config, complaint, out))
+        return self._collective(rank, context, begin, give=give)
+
+    def _of_context(self, function: str, rank: int, context: int, *more: int) -> Call:
+        return Call(function, (self.contexts[context][rank], *more))
 
     def _ctx_free(self, rank: int, context: int) -> Poll:
-        if self.memory:
-            begin = {"kind": lib.PP_SIM_CTX_FREE_BEGIN}
-            return self._collective(rank, context, begin, give=_none, keep=None)
-        check(lib.pp_ctx_free_begin(self.contexts[context][rank]))
-        return self._call(rank, context, _none)
+        return self._collective(rank, context, self._of_context("pp_ctx_free_begin", rank, context))
 
     def _away(self, rank: int, context: int) -> Poll:
-        if self.memory:
-            call = {"kind": lib.PP_SIM_AWAY_BEGIN}
-            return self._shared(rank, context, call, give=lambda _status: None)
-        check(lib.pp_away_begin(self.contexts[context][rank]))
-        return DONE
+        return self._do(rank, context, self._of_context("pp_away_begin", rank, context))
 
     def _back(self, rank: int, context: int) -> Poll:
-        if self.memory:
-            call = {"kind": lib.PP_SIM_AWAY_END}
-            return self._shared(rank, context, call, give=lambda _status: None)
-        check(lib.pp_away_end(self.contexts[context][rank]))
-        return DONE
+        return self._do(rank, context, self._of_context("pp_away_end", rank, context))
+
+    def _aside(self, rank: int, context: int) -> Poll:
+        return self._do(rank, context, self._of_context("pp_sim_aside", rank, context, 1))
+
+    def _beside(self, rank: int, context: int) -> Poll:
+        return self._do(rank, context, self._of_context("pp_sim_aside", rank, context, -1))
 
     def _abandon(self, rank: int, context: int) -> Poll:
         lib.pp_ctx_abandon(self.contexts[context][rank], b"an exception")
@@ -201,137 +192,59 @@ class Requests:
         check(lib.pp_sim_end_script(self.sims[context], rank))
         return DONE
 
-    def _aside(self, rank: int, context: int, begins: bool = True) -> Poll:
-        if self.memory:
-            call = {"kind": lib.PP_SIM_ASIDE_BEGIN if begins else lib.PP_SIM_ASIDE_END}
-            return self._shared(rank, context, call, give=lambda _status: None)
-        check(lib.pp_sim_aside(self.contexts[context][rank], 1 if begins else -1))
-        return DONE
-
-    def _beside(self, rank: int, context: int) -> Poll:
-        return self._aside(rank, context, begins=False)
-
     # ---- of a handle
 
-    def _of(self, handle: AnyHandle, kind: int, **more: Any) -> dict[str, Any]:
-        if isinstance(handle, PreduceHandle):
-            more["group"] = handle.group
-        return {"kind": kind, "coll": handle.coll, "result": handle.result, **more}
-
-    def _groups_start(
-        self,
-        rank: int,
-        handle: PreduceHandle,
-        iteration: int = 0,
-        members: Sequence[int] | None = None,
-    ) -> Poll:
-        named, count = handle.given(members)
+    def _wait(self, rank: int, handle: AnyHandle, timeout_ns: int = 0) -> Poll:
         if self.memory:
-            call = {"iteration": iteration, "members": named, "count": count}
-            call |= {"kind": lib.PP_SIM_PREDUCE_START, "coll": handle.coll}
-            return self._shared(rank, handle.context, call, give=lambda _status: None)
-        check(lib.pp_preduce_start(handle.coll, iteration, named, count))
-        return DONE
-
-    def _start(self, rank: int, handle: AnyHandle) -> Poll:
-        if self.memory:
-            call = self._of(handle, lib.PP_SIM_START)
-            return self._shared(rank, handle.context, call, give=lambda _status: None)
-        check(lib.pp_start(handle.coll))
-        return DONE
-
-    def _wait(self, rank: int, handle: AnyHandle) -> Poll:
-        if self.memory:
-            return self._given(rank, handle, lib.PP_SIM_WAIT)
-        coll, result, sim = handle.coll, handle.result, self.sims[handle.context]
+            call = handle.collect("pp_wait", -1, timeout_ns=timeout_ns)
+            return self._given(rank, handle, call)
+        test, sim = handle.collect("pp_test"), self.sims[handle.context]
 
         def poll() -> tuple[bool, Any]:
-            status = lib.pp_test(coll, result)
-            if status == lib.PP_OK:
-                return True, _collected(handle)
-            check(status)
-            check(lib.pp_sim_watch(sim, rank, coll))
+            if _make(test) == lib.PP_OK:
+                return True, handle.collected()
+            check(lib.pp_sim_watch(sim, rank, handle.coll))
             return False, None
 
         return poll
 
-    def _wait_for(self, rank: int, handle: AnyHandle, timeout_ns: int) -> Poll:
-        if self.memory:  # else the simulation ends the wait
-            return self._given(rank, handle, lib.PP_SIM_WAIT, timeout_ns=timeout_ns)
-        return self._wait(rank, handle)
+    _wait_for = _wait  # of ranks that share no memory the simulation ends it
 
-    def _given(self, rank: int, handle: AnyHandle, kind: int, **more: Any) -> Poll:
+    def _given(self, rank: int, handle: AnyHandle, call: Call) -> Poll:
         """Return a poll for a call that may end without a result."""
 
-        def give(status: int) -> Round | Group | None:
+        def give(status: int) -> Any:
             return handle.collected() if status == lib.PP_OK else None
 
-        return self._shared(rank, handle.context, self._of(handle, kind, **more), give=give)
+        return self._do(rank, handle.context, call, give)
 
     def _test(self, rank: int, handle: AnyHandle) -> Poll:
-        if self.memory:
-            return self._given(rank, handle, lib.PP_SIM_TEST)
-
-        def test() -> tuple[bool, Any]:
-            done = check(lib.pp_test(handle.coll, handle.result)) == lib.PP_OK
-            return True, _collected(handle) if done else None
-
-        return test
+        return self._given(rank, handle, handle.collect("pp_test"))
 
     def _more(self, rank: int, handle: AnyHandle) -> Poll:
-        if self.memory:
-            return self._given(rank, handle, lib.PP_SIM_MORE)
-        done = check(lib.pp_more(handle.coll, handle.result)) == lib.PP_OK
-        return lambda: (True, _collected(handle) if done else None)
+        return self._given(rank, handle, handle.collect("pp_more"))
 
     def _timed_out(self, rank: int, handle: AnyHandle) -> Poll:
-        if self.memory:
-            call = self._of(handle, lib.PP_SIM_TIMED_OUT)
-            return self._shared(rank, handle.context, call, give=lambda _status: None)
-        check(lib.pp_timed_out(handle.coll))
-        return DONE
+        return self._do(rank, handle.context, handle.call("pp_timed_out"))
 
     def _flush(self, rank: int, handle: AnyHandle) -> Poll:
-        return self._ended(rank, handle, lib.PP_SIM_FLUSH_BEGIN, lib.pp_flush_begin)
+        return self._ended(rank, handle, "pp_flush_begin")
 
     def _drain(self, rank: int, handle: AnyHandle) -> Poll:
-        return self._ended(rank, handle, lib.PP_SIM_DRAIN_BEGIN, lib.pp_drain_begin)
+        return self._ended(rank, handle, "pp_drain_begin")
 
-    def _ended(self, rank: int, handle: AnyHandle, kind: int, begin: Callable[[Any], int]) -> Poll:
+    def _ended(self, rank: int, handle: AnyHandle, begin: str) -> Poll:
         """Return a poll for a collective call that delivers a round."""
-        if self.memory:
-            calls = self._of(handle, kind), self._of(handle, lib.PP_SIM_COLLECT)
-            return self._collective(
-                rank, handle.context, *calls, give=handle.collected, keep=handle
-            )
-        check(begin(handle.coll))
-
-        def collect() -> Round | Group:
-            check(lib.pp_collect(handle.coll, handle.result))
-            return _collected(handle)
-
-        return self._call(rank, handle.context, collect)
+        calls = handle.call(begin), handle.collect("pp_collect")
+        return self._collective(
+            rank, handle.context, *calls, give=lambda _status: handle.collected()
+        )
 
     def _free(self, rank: int, handle: AnyHandle) -> Poll:
         discarded = ffi.new("uint64_t *")
-        if self.memory:
-            begin = self._of(handle, lib.PP_SIM_FREE_BEGIN, discarded=discarded)
-            return self._collective(
-                rank, handle.context, begin, give=lambda: int(discarded[0]), keep=discarded
-            )
-        check(lib.pp_handle_free_begin(handle.coll, discarded))
-        return self._call(rank, handle.context, lambda: int(discarded[0]))
+        begin = handle.call("pp_handle_free_begin", discarded)
+        return self._collective(rank, handle.context, begin, give=lambda _status: int(discarded[0]))
 
 
-_OF_A_HANDLE = (
-    "start",
-    "groups_start",
-    "wait",
-    "wait_for",
-    "test",
-    "more",
-    "timed_out",
-    "flush",
-    "drain",
-    "free",
-)
+_OF_A_CONTEXT = ("ctx_free", "away", "back", "aside", "beside", "abandon", "end_script")
+_OF_A_HANDLE = ("wait", "wait_for", "test", "more", "timed_out", "flush", "drain", "free")

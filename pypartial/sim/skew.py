@@ -18,8 +18,8 @@ import numpy.typing as npt
 from ..policy import Full, Policy
 from ..statistics import Active
 from . import memory
+from .allreduce_handle import Handle, Options, Round
 from .arrivals import Arrivals
-from .handle import Handle, Options, Round
 from .network import Network
 from .options import Death, Deliver
 from .world import World

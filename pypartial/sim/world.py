@@ -20,10 +20,8 @@ A *program* is a generator, one for each rank, that yields its next request:
   share memory, like the one before;
 - ``("aside",)`` and ``("beside",)``, or with a context: a blocking call of the program's own that
   the library sees goes between;
-- ``("groups_init", options, context, model)``: collective; as ``("init", options)``, receives a
-  :class:`PreduceHandle`, whose elements are those of the initial model; both may be left out;
-- ``("groups_start", handle, iteration, members)``: asks for a group; both may be left out. Other
-  requests take such a handle, too, and give a :class:`Group`;
+- handles of other kinds have requests of their own in place of "init" and "start", which the files
+  of these kinds describe (`requests.KINDS`); all other requests take such a handle, too;
 - ``("barrier",)``: wait until all programs are here; the simulation does it without a message;
 - ``("threads", programs)``: run these programs at the same time on the same rank, each with handles
   of its own, until they have ended. Not for ranks that share memory: each of them has one stack;
@@ -46,10 +44,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._core_sim import ffi, lib
-from .handle import CoreError, Handle, Options, check
+from .handle import AnyHandle, CoreError, check
 from .network import Link, Network
-from .preduce_handle import PreduceHandle, PreduceOptions
-from .requests import DONE, AnyHandle, Poll, Requests
+from .requests import DONE, STARTS, Poll, Requests
 
 NOTHING_UNDER_WAY = 2**64 - 1
 
@@ -69,7 +66,7 @@ class _TimeOver:
 
 
 class Begun(NamedTuple):
-    """A group of P-Reduce that has begun, a flush, or a rank that goes on alone."""
+    """A group that has begun, a flush, or a rank that goes on alone."""
 
     time: int
     handle: int  # its number
@@ -306,28 +303,17 @@ class World:
             sums = [old + int(new) for old, new in zip(sums, counts.staleness, strict=True)]
         return sums
 
-    def agreed(self, options: Options) -> list[Handle]:
+    def agreed(self, options: Any) -> list[Any]:
         """Open a handle at every rank, without the messages of an agreement on its arguments.
 
-        Call it before `run`, in place of every ``("init", ...)``.
+        Call it before `run`, in place of every request that makes a handle of this kind.
         """
         handles = []
         out = ffi.new("pp_handle_t **")
         for context in self.contexts[0]:
-            handle = Handle(options)
-            check(lib.pp_sim_allreduce(context, handle.config(self.ranks), out))
-            handle.coll = out[0]
-            handles.append(handle)
-        return handles
-
-    def groups(self, options: PreduceOptions) -> list[PreduceHandle]:
-        """Open a handle of P-Reduce at every rank, as `agreed` does for an allreduce."""
-        handles = []
-        out = ffi.new("pp_handle_t **")
-        for context in self.contexts[0]:
-            handle = PreduceHandle(options)
+            handle: AnyHandle = options.handle()
             config = handle.config(self.ranks, self._groups_plant)
-            check(lib.pp_sim_preduce(context, config, out))
+            check(getattr(lib, handle.pretends)(context, config, out))
             handle.coll = out[0]
             handles.append(handle)
         return handles
@@ -580,11 +566,11 @@ class World:
                 request = self._begun_what.get(thread, request)
             line = f"rank {rank} in {request[0]}"
             context = self._blocked[thread][0]
-            if len(request) > 1 and isinstance(request[1], (Handle, PreduceHandle)):
+            if len(request) > 1 and isinstance(request[1], AnyHandle):
                 handle = request[1]
                 number = lib.pp_handle_id(handle.coll)
                 line += f" of handle {number}: {self._described(rank, handle)}"
-            if request[0] in ("start", "groups_start", "wait", "wait_for"):
+            if request[0] in (*STARTS, "wait", "wait_for"):
                 found = _obstacles(lib.pp_handle_obstacles, request[1].coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])

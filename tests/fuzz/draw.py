@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pypartial._core_sim import lib
 from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
-from pypartial.sim.handle import ALGORITHMS, Options
+from pypartial.sim.allreduce_handle import ALGORITHMS, Options
 
 from .group_draw import draw_calls, draw_groups_scenario
 from .plan import TIMINGS, Phase, Scenario

@@ -23,7 +23,7 @@ import numpy as np
 
 from pypartial._core_sim import lib
 from pypartial._names import CAUSE
-from pypartial.sim.handle import Options, Round
+from pypartial.sim.allreduce_handle import Options, Round
 
 from .group_oracles import judge_groups
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights

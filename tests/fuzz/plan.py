@@ -24,8 +24,8 @@ from pypartial._core_sim import lib
 from pypartial._names import AVERAGE, DELIVER, TYPE
 from pypartial.errors import ArgumentError
 from pypartial.policy import FirstOf, Policy
+from pypartial.sim.allreduce_handle import ALGORITHMS, Options
 from pypartial.sim.groups import WEIGHTS
-from pypartial.sim.handle import ALGORITHMS, Options
 from pypartial.sim.network import parse_network
 from pypartial.sim.preduce_handle import PreduceOptions
 

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from pypartial._core_sim import ffi, lib
-from pypartial.sim.handle import CoreError, Handle, Round
+from pypartial.sim.allreduce_handle import Handle, Round
+from pypartial.sim.handle import CoreError
 from pypartial.sim.network import parse_network
 from pypartial.sim.preduce_handle import Group, PreduceOptions
 from pypartial.sim.world import NOTHING_UNDER_WAY, Begun, World

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pypartial.policy import FirstOf, Majority, Policy, Quorum
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.preduce_handle import PreduceOptions
 
 from .scenario import Phase, Scenario

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pypartial.sim.handle import Handle, Options, Round
+from pypartial.sim.allreduce_handle import Handle, Options, Round
 from pypartial.sim.world import World
 
 Work = Callable[[int, int], Any]  # (rank, step) -> what the program yields before its Start

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
-from pypartial.sim.handle import ALGORITHMS, Options
+from pypartial.sim.allreduce_handle import ALGORITHMS, Options
 
 DEEP_FACTOR = 100
 LATENCIES = ((500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))

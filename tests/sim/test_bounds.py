@@ -9,7 +9,7 @@ from programs import Trace, finish, loop, name, run_loops
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.world import World
 
 FAST = (500, 1000)

@@ -7,7 +7,8 @@ import pytest
 
 from pypartial._core_sim import lib
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.allreduce_handle import Options
+from pypartial.sim.handle import CoreError
 from pypartial.sim.world import World
 
 SOLO3 = Options(policy=Solo(), count=3)

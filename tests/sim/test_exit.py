@@ -9,7 +9,7 @@ from test_collective_calls import attempt
 
 from pypartial._core_sim import lib
 from pypartial.policy import Full, Majority, Quorum, Solo
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.preduce_handle import PreduceOptions
 from pypartial.sim.world import World
 

@@ -26,7 +26,7 @@ from strategies import examples, scenarios
 
 from pypartial._names import DELIVER
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim.handle import ALGORITHMS, Options
+from pypartial.sim.allreduce_handle import ALGORITHMS, Options
 from pypartial.sim.preduce_handle import PreduceOptions
 from pypartial.sim.world import Deadlock
 

@@ -13,7 +13,7 @@ from programs import finish, name
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms
 from pypartial.policy import FirstOf, Quorum, Solo
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.world import World
 
 COUNT = 9000  # int64: 70 KiB

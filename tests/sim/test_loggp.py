@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pypartial.policy import FirstOf, Solo
-from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.allreduce_handle import Options
+from pypartial.sim.handle import CoreError
 from pypartial.sim.network import Link, Network
 from pypartial.sim.options import ACTIVATION
 from pypartial.sim.schedule import execute

@@ -14,7 +14,8 @@ from programs import name
 
 from pypartial._core_sim import ffi, lib
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.allreduce_handle import Options
+from pypartial.sim.handle import CoreError
 from pypartial.sim.world import World
 
 # What was wrong once, as the fuzzer found it.

@@ -7,7 +7,8 @@ from test_collective_calls import attempt, usable
 
 from pypartial._core_sim import ffi, lib
 from pypartial.policy import Quorum, Solo
-from pypartial.sim.handle import CoreError, Handle, Options
+from pypartial.sim.allreduce_handle import Handle, Options
+from pypartial.sim.handle import CoreError
 from pypartial.sim.world import World
 
 SIZE = 3

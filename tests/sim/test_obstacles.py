@@ -7,7 +7,7 @@ from programs import name
 
 from pypartial._core_sim import ffi, lib
 from pypartial.policy import FirstOf, Full, Quorum, Solo
-from pypartial.sim.handle import Handle, Options
+from pypartial.sim.allreduce_handle import Handle, Options
 from pypartial.sim.world import Deadlock, World
 
 MESSAGES, BOARD, NODES = (), (300, 1000), (300, 1000, 2)

@@ -7,7 +7,7 @@ from programs import finish, flushed, name
 
 from pypartial._core_sim import lib
 from pypartial.policy import Full, Majority, Quorum, Solo
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.world import Deadlock, World
 
 US, MS = 1_000, 1_000_000

@@ -8,7 +8,8 @@ import pytest
 from programs import Arrivals, Trace, finish, flushed, is_drawn, name, run_loops
 
 from pypartial.policy import FirstOf, Quorum, Solo
-from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.allreduce_handle import Options
+from pypartial.sim.handle import CoreError
 from pypartial.sim.world import World
 
 FAST = (500, 1000)  # ns; a round of 40 ranks takes less than 30 us

@@ -15,7 +15,8 @@ from fuzz.replay import average
 
 from pypartial._core_sim import lib
 from pypartial.policy import Full, Majority, Solo
-from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.allreduce_handle import Options
+from pypartial.sim.handle import CoreError
 from pypartial.sim.network import parse_network
 from pypartial.sim.preduce_handle import Group, PreduceOptions
 from pypartial.sim.world import World
@@ -672,7 +673,7 @@ def test_a_handle_in_memory_needs_one_node():
 def test_a_thousand_ranks(generator: str):
     ranks, steps = 1000, 2
     world = World(ranks, keep_groups=True, latency=(500, 5000))
-    handles = world.groups(PreduceOptions(generator, count=2))
+    handles = world.agreed(PreduceOptions(generator, count=2))
     served = [0] * ranks
 
     def program(rank: int) -> Program:

@@ -22,8 +22,9 @@ from pypartial.cli import app
 from pypartial.cli.sim_run import _skew
 from pypartial.policy import Majority, Policy
 from pypartial.sim import memory, skew
+from pypartial.sim.allreduce_handle import Handle, Options, Round
 from pypartial.sim.arrivals import Arrivals, parse_arrivals
-from pypartial.sim.handle import CoreError, Handle, Options, Round
+from pypartial.sim.handle import CoreError
 from pypartial.sim.network import parse_network
 from pypartial.sim.options import Death, Deliver
 from pypartial.sim.skew import Row, Run, compare
@@ -362,7 +363,7 @@ def test_memory_of_a_rank_grows_with_the_logarithm() -> None:
     """The core's share; measured in a process of its own, where nothing else comes and goes."""
     program = """
 import resource, sys
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.world import World
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms

@@ -20,7 +20,7 @@ PROGRAM = """
 from pypartial._core_sim import ffi, lib
 from pypartial._names import algorithms
 from pypartial.policy import Full, Majority
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.network import parse_network
 from fuzz.oracles import check
 from fuzz.scenario import Phase, Scenario
