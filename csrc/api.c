@@ -211,77 +211,15 @@ pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **out)
 
 /* ---- handles ------------------------------------------------------------------------------------------------ */
 
-static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t *config)
+/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  Only if the
+   call can begin, because copies may be on their way then; and no other call begins meanwhile. */
+static pp_status_t stage(pp_ctx_t *ctx, const pp_maker_t *maker, pp_handle_t **handle)
 {
-    const pp_allreduce_config_t *c = config;
-    if (!c)
-        return pp_fail(PP_ERR_ARGUMENT, "config is NULL");
-    if (!pp_op_supports(c->op, c->type))
-        return pp_fail(PP_ERR_ARGUMENT, "operation %s is not defined on %s", pp_op_name(c->op),
-                       pp_type_name(c->type));
-    if (!pp_policy_name(c->policy))
-        return pp_fail(PP_ERR_ARGUMENT, "policy=%d is not a pp_policy_t", c->policy);
-    if (c->policy_k < 1 || c->policy_k > ctx->engine.size)
-        return pp_fail(PP_ERR_ARGUMENT, "k=%d of the policy is not in 1..%d", c->policy_k,
-                       ctx->engine.size);
-    if (c->deliver < 0 || c->deliver >= PP_DELIVER_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "deliver=%d is not a pp_deliver_t", c->deliver);
-    if (c->max_lag < 0 && c->deliver != PP_LATEST)
-        return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d: only deliver=\"latest\" can be unbounded",
-                       c->max_lag);
-    if (c->max_lag >= ctx->team.window)
-        return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d needs a window of at least %d, but the context has window=%d",
-                       c->max_lag, c->max_lag + 1, ctx->team.window);
-    if (c->algorithm < 0 || c->algorithm > pp_algorithm_count())
-        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not the number of an algorithm", c->algorithm);
-    if (c->segments < 0 || c->segments > PP_LANES_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);
-    if (!pp_memory_of(c->memory))
-        return pp_fail(PP_ERR_ARGUMENT, "memory=%d is not a kind of memory", c->memory);
-    if (c->deadline_ns < 0)
-        return pp_fail(PP_ERR_ARGUMENT, "deadline_ns=%lld is negative", (long long)c->deadline_ns);
-    if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
-        return pp_fail(PP_ERR_ARGUMENT, "average=%d is not a pp_average_t", c->average);
-    return PP_OK;
-}
-
-static pp_status_t check_average(const pp_allreduce_config_t *config)
-{
-    pp_kernels_t kernels;
-    PP_TRY(pp_kernels_find(config->op, config->type, &kernels));
-    if (config->average != PP_AVERAGE_NONE && (config->op != PP_SUM || !kernels.divide))
-        return pp_fail(PP_ERR_ARGUMENT, "an average needs SUM of a floating type, not %s of %s",
-                       pp_op_name(config->op), pp_type_name(config->type));
-    return PP_OK;
-}
-
-static pp_status_t new_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
-{
-    PP_TRY(pp_allreduce_new(&ctx->team, config, handle));
-    (*handle)->face = &pp_allreduce_face;
-    return PP_OK;
-}
-
-pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
-{
-    *handle = NULL;
-    PP_TRY(check_config(ctx, config));
-    PP_TRY(check_average(config));
-    return new_allreduce(ctx, config, handle);
-}
-
-/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  No other
-   call begins meanwhile. */
-static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
-{
-    pp_status_t status;
-    if (config->device == 0)
-        return PP_OK;
-    status = pp_call_check_none(&ctx->calls, "making a handle");
+    pp_status_t status = pp_call_check_none(&ctx->calls, "making a handle");
     if (status >= 0) {
         ctx->calls.kind = PP_CALL_MAKING;
         ctx->has_devices = true;
-        PP_UNLOCKED(ctx, status, pp_staging_open(*handle));
+        status = maker->stage(ctx, *handle);
         if (ctx->calls.kind == PP_CALL_MAKING)   /* else the process ends */
             ctx->calls.kind = PP_CALL_NONE;
     }
@@ -292,19 +230,19 @@ static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_
     return status;
 }
 
-pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
-                                    const char *complaint, pp_handle_t **out)
+pp_status_t pp_init_begin(pp_ctx_t *ctx, const pp_maker_t *maker, const void *config, bool on_device,
+                          const char *complaint, pp_handle_t **out)
 {
     *out = NULL;
     PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
-    pp_status_t complained = complaint ? PP_ERR_ARGUMENT : pp_allreduce_make(ctx, config, &handle);
-    if (complained >= 0)
-        complained = stage(ctx, config, &handle);
+    pp_status_t complained = complaint ? PP_ERR_ARGUMENT : maker->make(ctx, config, &handle);
+    if (complained >= 0 && on_device)
+        complained = stage(ctx, maker, &handle);
     if (complained < 0 && !complaint)
         complaint = pp_error_text();
-    pp_status_t status = complaint ? new_allreduce(ctx, NULL, &handle) : PP_OK;
+    pp_status_t status = complaint ? maker->bare(ctx, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
     if (status >= 0)
         status = pp_agreement_begin_init(&ctx->calls, complaint, complained, handle);

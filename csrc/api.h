@@ -28,9 +28,21 @@ static inline pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx) {
 void        pp_began(pp_ctx_t *ctx, pp_status_t status);
 pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle);
 
-/* Each makes a handle that is not open yet.  PP_ERR_ARGUMENT: the context cannot have a handle with this
-   configuration. */
-pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle);
-pp_status_t pp_preduce_make(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle);
+/* How handles of a kind are made. */
+typedef struct pp_maker {
+    /* Makes a handle that is not open yet.  PP_ERR_ARGUMENT: the context cannot have one with this configuration. */
+    pp_status_t (*make)(pp_ctx_t *, const void *config, pp_handle_t **handle);
+    /* The same without a configuration, for an agreement on an error. */
+    pp_status_t (*bare)(pp_ctx_t *, pp_handle_t **handle);
+    /* Gets what a handle needs whose buffers are in the memory of a device.  NULL: there are none such. */
+    pp_status_t (*stage)(pp_ctx_t *, pp_handle_t *handle);
+} pp_maker_t;
+
+/* The public function that begins to make a handle.  `complaint`: why this rank's arguments are wrong; or NULL. */
+pp_status_t pp_init_begin(pp_ctx_t *ctx, const pp_maker_t *maker, const void *config, bool on_device,
+                          const char *complaint, pp_handle_t **out);
+/* See pp_maker_t.make. */
+pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const void *config, pp_handle_t **handle);
+pp_status_t pp_preduce_make(pp_ctx_t *ctx, const void *config, pp_handle_t **handle);
 
 #endif

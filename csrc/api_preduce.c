@@ -2,67 +2,38 @@
 #include "api.h"
 #include "progress/staged_preduce.h"
 
-static pp_status_t new_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
+static pp_status_t make(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
 {
     PP_TRY(pp_preduce_new(&ctx->team, config, handle));
     (*handle)->face = &pp_preduce_face;
     return PP_OK;
 }
 
-pp_status_t pp_preduce_make(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
+static pp_status_t bare(pp_ctx_t *ctx, pp_handle_t **handle) { return make(ctx, NULL, handle); }
+
+pp_status_t pp_preduce_make(pp_ctx_t *ctx, const void *config, pp_handle_t **handle)
 {
+    const pp_preduce_config_t *c = config;
     *handle = NULL;
-    PP_TRY(pp_preduce_check(&ctx->team, config));
-    if (config->backend == PP_BACKEND_COMM && !ctx->mpi)
+    PP_TRY(pp_preduce_check(&ctx->team, c));
+    if (c->backend == PP_BACKEND_COMM && !ctx->mpi)
         return pp_fail(PP_ERR_ARGUMENT, "backend=\"comm\" needs MPI, which simulated ranks have not");
-    return new_preduce(ctx, config, handle);
+    return make(ctx, c, handle);
 }
 
-/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  Its
-   initial model may be on its way then: so this is done only if the call can begin. */
-static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
+static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    if (pp_preduce_of(*handle)->config.device == 0)
-        return PP_OK;
-    pp_status_t status = pp_call_check_none(&ctx->calls, "making a handle");
-    if (status >= 0) {
-        ctx->calls.kind = PP_CALL_MAKING;        /* no other call begins while the lock is released */
-        ctx->has_devices = true;
-        PP_UNLOCKED(ctx, status, pp_staged_preduce_make(*handle));
-        if (status >= 0)
-            status = pp_staged_preduce_open(ctx, *handle);
-        if (ctx->calls.kind == PP_CALL_MAKING)   /* else the process ends */
-            ctx->calls.kind = PP_CALL_NONE;
-    }
-    if (status < 0) {
-        pp_handle_release(*handle);
-        *handle = NULL;
-    }
-    return status;
+    pp_status_t status;
+    PP_UNLOCKED(ctx, status, pp_staged_preduce_make(handle));
+    return status < 0 ? status : pp_staged_preduce_open(ctx, handle);
 }
+
+static const pp_maker_t maker = {.make = pp_preduce_make, .bare = bare, .stage = stage};
 
 pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *config, const char *complaint,
                                   pp_handle_t **out)
 {
-    *out = NULL;
-    PP_TRY(pp_enter(ctx));
-    pp_handle_t *handle = NULL;
-    pp_status_t complained = complaint ? PP_ERR_ARGUMENT : pp_preduce_make(ctx, config, &handle);
-    if (complained >= 0)
-        complained = stage(ctx, &handle);
-    if (complained < 0 && !complaint)
-        complaint = pp_error_text();
-    pp_status_t status = complaint ? new_preduce(ctx, NULL, &handle) : PP_OK;
-    ctx->team.link = pp_ctx_link(ctx);
-    if (status >= 0)
-        status = pp_agreement_begin_init(&ctx->calls, complaint, complained, handle);
-    if (status >= 0)
-        *out = handle;
-    else if (handle)
-        pp_handle_release(handle);
-    pp_began(ctx, status);
-    pp_unlock(ctx);
-    return status;
+    return pp_init_begin(ctx, &maker, config, config && config->device != 0, complaint, out);
 }
 
 /* Locks the context of a handle of P-Reduce. */

@@ -130,6 +130,36 @@ pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *c
 /* PP_ERR_ARGUMENT: wrong arguments of the next Start (`asked`). */
 pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 
+/* ---- messages ------------------------------------------------------------------------------------------------- */
+
+enum {
+    PP_MSG_GROUP_EVENT = PP_MSG_OWN, /* what a rank tells rank 0 */
+    PP_MSG_GROUP_NOTICE              /* ... and rank 0 the members of a group */
+};
+
+/* prefix.round: the number of the event (pp_groups_event_t). */
+typedef struct pp_group_event {
+    pp_prefix_t prefix;
+    int32_t     event;
+    int32_t     count;       /* START of a given group: the members that follow */
+    int32_t     members[];
+} pp_group_event_t;
+
+/* prefix.round: the serial number of the group. */
+typedef struct pp_group_notice {
+    pp_prefix_t prefix;
+    int32_t     kind;        /* pp_groups_action_kind_t */
+    int32_t     goal;        /* BEGIN: 1: the receiver's request is complete with this group */
+    int32_t     algorithm;
+    int32_t     kept, fresh; /* see pp_groups_action_t */
+    int32_t     count;
+    int32_t     ranks[2];    /* DIFFER */
+    uint64_t    newest;
+    double      initial;
+    /* `count` weights follow, then `count` members; a handle with constant weights sends no weights. */
+    double      weights[];
+} pp_group_notice_t;
+
 /* ---- what all ways use (answer.c) ----------------------------------------------------------------------- */
 
 /* The application's elements in a vector. */

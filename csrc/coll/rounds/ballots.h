@@ -9,6 +9,7 @@
 
 #include "../../policy/policy.h"
 #include "../team.h"
+#include "wire.h"
 
 enum { PP_BALLOT_FANOUT = 16 };
 

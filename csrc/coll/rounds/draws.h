@@ -11,6 +11,7 @@
 #define PP_DRAWS_H
 
 #include "../team.h"
+#include "wire.h"
 
 typedef struct pp_draw {
     pp_prefix_t prefix;              /* PP_MSG_DRAW */
