@@ -1,7 +1,7 @@
 /* api.c - the public functions on contexts and handles: argument checks, the lock, nothing else. */
 #include "api.h"
 #include "algo/choose.h"
-#include "coll/allreduce.h"
+#include "coll/rounds/allreduce.h"
 #include "node/keeper.h"
 #include "progress/live.h"
 #include "progress/staging.h"

@@ -1,6 +1,6 @@
 /* api_allreduce.c - making handles of the partial allreduce: the checks of arguments.  See api.h. */
 #include "api.h"
-#include "coll/allreduce.h"
+#include "coll/rounds/allreduce.h"
 #include "progress/staging.h"
 
 static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t *config)

@@ -2,7 +2,7 @@
 #include "algo/algo.h"
 #include "algo/choose.h"
 #include "api.h"
-#include "coll/allreduce.h"
+#include "coll/rounds/allreduce.h"
 
 #include <stdlib.h>
 #include <string.h>

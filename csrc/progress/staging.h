@@ -19,7 +19,7 @@
 #ifndef PP_STAGING_H
 #define PP_STAGING_H
 
-#include "../coll/allreduce.h"
+#include "../coll/rounds/allreduce.h"
 #include "../cuda/lane.h"
 #include "context.h"
 

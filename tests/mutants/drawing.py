@@ -40,7 +40,7 @@ HEAD = re.compile(r"^(?!static_assert|_Static_assert|typedef|#)\w[^;=]*?\b(\w+)\
 
 # Rooms that are about to change: half of the mutants are there.
 CHANGING = re.compile(
-    r"(cuda|groups|policy|coll/preduce)/|coll/(patience|results)|progress/|api_device|"
+    r"(cuda|groups|policy|coll/preduce)/|coll/(patience|rounds/results)|progress/|api_device|"
     r"api_preduce"
 )
 DEVICES = re.compile(

@@ -16,7 +16,7 @@
 #ifndef PP_COMBINE_H
 #define PP_COMBINE_H
 
-#include "../allreduce.h"
+#include "allreduce.h"
 #include "../../node/move.h"
 
 typedef struct pp_combine pp_combine_t;

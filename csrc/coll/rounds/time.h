@@ -7,7 +7,7 @@
 #ifndef PP_ROUNDS_TIME_H
 #define PP_ROUNDS_TIME_H
 
-#include "../allreduce.h"
+#include "allreduce.h"
 #include "../patience.h"
 
 /* Before and after a Start makes its request, or adds to one. */

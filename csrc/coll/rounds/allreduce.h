@@ -1,9 +1,9 @@
 /*
  * allreduce.h - the partial allreduce: a pending slot, rounds by a policy, results that requests are given.
  *
- * A table of functions, pp_rounds_ops_t, says how rounds are made: by messages of every rank (rounds/messages.c), on
- * the board of a node (rounds/board.c), or on the boards of several nodes with messages between them
- * (rounds/leader.c). No other file asks which of the three it is.
+ * A table of functions, pp_rounds_ops_t, says how rounds are made: by messages of every rank (messages.c), on
+ * the board of a node (board.c), or on the boards of several nodes with messages between them
+ * (leader.c). No other file asks which of the three it is.
  *
  * Counting rounds.  `completed` rounds are complete here.  A policy needs a rank that waits for round r.  At that rank
  * r - 1 is complete, so every rank has given its part to r - 1.  Therefore every rank activates rounds in order.
@@ -11,8 +11,8 @@
 #ifndef PP_ALLREDUCE_H
 #define PP_ALLREDUCE_H
 
-#include "../policy/policy.h"
-#include "team.h"
+#include "../../policy/policy.h"
+#include "../team.h"
 
 #include <string.h>
 
@@ -30,7 +30,7 @@ struct pp_outcome {
     pp_tally_t    tally;
     uint64_t      contributors[PP_CONTRIBUTORS_WORDS];
     pp_buffer_t  *buffer;            /* NULL: the elements are where `lies` says */
-    /* Without a buffer: PP_NOWHERE is a flush of nothing; else see rounds/combine.h. */
+    /* Without a buffer: PP_NOWHERE is a flush of nothing; else see combine.h. */
     enum { PP_NOWHERE, PP_IN_RING, PP_IN_RECEIVE } lies;
     int32_t       ring;              /* PP_IN_RING: the entry */
     uint64_t      starts_taken;      /* this rank's Starts merged into rounds <= round */
@@ -178,7 +178,7 @@ struct pp_allreduce {
     bool     lands_nothing;          /* results are read in place, so no chunks go to the receive buffers early */
     const pp_outcome_t *copied;      /* being copied with the lock released: no longer the request's, but needed */
 
-    struct {                         /* see rounds/time.h */
+    struct {                         /* see time.h */
         uint64_t   since_ns;         /* when the request was first seen outstanding; 0: not yet */
         bool       overdue;          /* its deadline is over */
         uint32_t   told;             /* how often it has told them, for any round */

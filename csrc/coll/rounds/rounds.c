@@ -1,7 +1,7 @@
 /* rounds.c - what all ways to make rounds share.  See allreduce.h. */
 #include "allreduce.h"
 
-#include "../algo/algo.h"
+#include "../../algo/algo.h"
 
 bool pp_rounds_is_exempt(const pp_allreduce_t *coll)
 {

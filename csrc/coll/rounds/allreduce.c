@@ -1,9 +1,9 @@
 /* allreduce.c - a partial allreduce as a kind of handle: its arguments, and the choice how its rounds are made. */
 #include "allreduce.h"
-#include "patience.h"
-#include "rounds/time.h"
+#include "../patience.h"
+#include "time.h"
 
-#include "../algo/choose.h"
+#include "../../algo/choose.h"
 
 #include <stdlib.h>
 #include <string.h>
