@@ -44,7 +44,7 @@ CHANGING = re.compile(
     r"api_preduce"
 )
 DEVICES = re.compile(
-    r"cuda/|api_device|coll/preduce/on_device|progress/(ahead|device|direct|in_place|kept|lend|look|"
+    r"cuda/|api_device|coll/(groups|preduce)/on_device|progress/(ahead|device|direct|in_place|kept|lend|look|"
     r"pinned|staged|staging|vault)"
 )
 # What the compiler makes is looked at, also of inline functions in headers.

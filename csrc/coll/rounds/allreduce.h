@@ -231,8 +231,10 @@ static inline bool pp_rounds_asks(const pp_allreduce_t *coll)
 void     pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left);
 /* max_lag does not hold this rank's part back. */
 bool     pp_rounds_is_exempt(const pp_allreduce_t *coll);
-/* While a rank has left or is elsewhere, rounds that complete or are in flight count as given. */
+/* While a rank is exempt, rounds that complete or are in flight count as given. */
 void     pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds);
+/* If rounds have passed this rank beyond its bound, because it was exempt, they count as given. */
+void     pp_rounds_count_passed(pp_allreduce_t *coll, uint64_t rounds);
 void     pp_rounds_count_staleness(const pp_allreduce_t *coll, uint64_t staleness);
 /* The number by which the sum of a round is divided; 1: it is not. */
 uint64_t pp_rounds_divisor(const pp_allreduce_t *coll, const pp_tally_t *tally);

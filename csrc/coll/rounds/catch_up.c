@@ -62,17 +62,6 @@ static void count_skipped(pp_allreduce_t *coll, uint64_t next)
     combine->starts_taken = pp_rounds_linked(coll) - starts;
 }
 
-/* If rounds have passed this rank beyond its bound, because it was exempt, they count as given. */
-static void count_passed(pp_allreduce_t *coll, uint64_t rounds)
-{
-    if (rounds <= pp_rounds_bound(coll))
-        return;
-    if (coll->counted < rounds)
-        coll->counted = rounds;
-    if (coll->seen < rounds)
-        coll->seen = rounds;
-}
-
 static uint64_t rounds_taken(uint64_t turn) { return pp_turn_round(turn) + pp_turn_taken(turn); }
 
 void pp_combine_count_as_given(pp_handle_t *handle)
@@ -96,7 +85,7 @@ bool pp_combine_catch_up(pp_allreduce_t *coll)
     pp_combine_t *combine = coll->on_board;
     uint64_t turn = pp_board_turn(&combine->board), rounds = pp_turn_round(turn);
     uint64_t left[PP_CONTRIBUTORS_WORDS];
-    count_passed(coll, rounds_taken(turn));
+    pp_rounds_count_passed(coll, rounds_taken(turn));
     if (coll->completed == rounds) {
         pp_rounds_count_as_given(coll, rounds_taken(turn));
         return false;

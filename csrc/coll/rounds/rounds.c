@@ -8,21 +8,34 @@ bool pp_rounds_is_exempt(const pp_allreduce_t *coll)
     return pp_handle_gone(&coll->handle) || pp_handle_elsewhere(&coll->handle);
 }
 
-void pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds)
-{
-    if (!pp_rounds_is_exempt(coll))
-        return;
-    if (coll->counted < rounds)
-        coll->counted = rounds;
-    if (coll->seen < rounds)
-        coll->seen = rounds;
-}
-
 uint64_t pp_rounds_bound(const pp_allreduce_t *coll)
 {
     if (coll->max_lag == PP_UNBOUNDED)
         return UINT64_MAX;
     return pp_rule_bound(coll->counted, coll->completed, pp_handle_waits(&coll->handle), coll->max_lag);
+}
+
+static bool is_counted(const pp_allreduce_t *coll, uint64_t rounds)
+{
+    return coll->counted >= rounds && coll->seen >= rounds;
+}
+
+static void count(pp_allreduce_t *coll, uint64_t rounds)
+{
+    coll->counted = coll->counted < rounds ? rounds : coll->counted;
+    coll->seen = coll->seen < rounds ? rounds : coll->seen;
+}
+
+void pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds)
+{
+    if (!is_counted(coll, rounds) && pp_rounds_is_exempt(coll))
+        count(coll, rounds);
+}
+
+void pp_rounds_count_passed(pp_allreduce_t *coll, uint64_t rounds)
+{
+    if (!is_counted(coll, rounds) && rounds > pp_rounds_bound(coll))
+        count(coll, rounds);
 }
 
 void pp_rounds_count_staleness(const pp_allreduce_t *coll, uint64_t staleness)
