@@ -98,6 +98,8 @@ class _Handle:
         self.scenario, self.options, self.logs = scenario, options, logs
         self.ranks = scenario.ranks
         self.trigger = options.policy.trigger(scenario.ranks)
+        self.draws = options.policy.drawn(scenario.ranks) > 0
+        self.needed = options.policy.needed(scenario.ranks)
         self.sums = options.op == "sum"
         self.counted = options.count >= self.ranks
         self.numbered = options.count >= 2 * self.ranks or not self.sums
@@ -159,8 +161,7 @@ class _Handle:
             _fail("no rank was ready for a round", r)
         if r.cause not in CAUSE or (r.cause == "deadline" and options.policy.deadline_ns == 0):
             _fail("an impossible cause", r)
-        kind, k = self.trigger
-        drawn = kind == "first_of" and not flush
+        drawn = self.draws and not flush
         if (r.initiator >= 0) != drawn:
             _fail("wrong presence of an initiator", r)
         if r.contributors is not None:
@@ -170,15 +171,15 @@ class _Handle:
                 _fail("too few contributions", r)
             if drawn and r.initiator not in r.contributors:
                 _fail("initiator without data", r)
-        if kind == "quorum" and not flush:
-            enough = r.active >= k
+        if self.needed and not flush:
+            enough = r.active >= self.needed
             # If a rank that withheld its part has stepped aside, enough ranks may be ready.
             leaves = self.scenario.patience != 0 or self.scenario.steps_aside()
             lifted = leaves and options.max_lag >= 0
             wrong = r.cause == "departed" and enough and not lifted
             if wrong or (r.cause == "policy" and not enough):
                 _fail("quorum and cause do not fit", r)
-            if k == self.ranks and r.cause == "policy" and r.active != self.ranks:
+            if self.needed == self.ranks and r.cause == "policy" and r.active != self.ranks:
                 _fail("a full round without everybody", r)
 
     # ---- which ranks were ready
@@ -215,8 +216,8 @@ class _Handle:
                 _fail(f"{len(ready[number])} ranks were ready", r, sorted(ready[number]))
             if not knows_all:
                 continue
-            few = r.active < self.trigger.ranks  # else patience has lifted some rank's max_lag
-            if r.cause == "departed" and self.trigger.kind == "quorum" and few:
+            few = r.active < self.needed  # else patience has lifted some rank's max_lag
+            if r.cause == "departed" and few:
                 began = max((x.begun for x in ready.get(number - 1, {}).values()), default=0)
                 self.departed(r, ready[number], began, given[number])
             if self.trigger.kind == "first_of":
@@ -497,7 +498,7 @@ class _Handle:
         """Check `included`, `staleness` and `activation`."""
         waits = [rec for rec in log.records if rec.kind == "wait"]
         given = {start: rec for rec in waits for start in (rec.start, *rec.added)}
-        drawn = self.trigger.kind == "first_of"
+        drawn = self.draws
         for record in log.records:
             r = record.result
             if drawn and not r.external:
