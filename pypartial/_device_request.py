@@ -20,7 +20,7 @@ def no_stream() -> int:
 
 
 class DeviceRequest(Request):
-    """Helpers of `DeviceAllreduceRequest` and `DevicePreduceRequest`.
+    """Helpers of the requests of all kinds with buffers on a device, of which each is a base.
 
     The classes of requests have slots, and two bases with slots do not go together: so this one has
     none, and says what the others have.
@@ -31,7 +31,12 @@ class DeviceRequest(Request):
     _device: int
     _find_target: Callable[[], int]
 
-    # ---- the path -----------------------------------------------------------------------------
+    # ---- the device, and the path ---------------------------------------------------------------
+
+    @property
+    def device(self) -> int:
+        """Number of the CUDA device, as CuPy and PyTorch count them."""
+        return self._device
 
     @property
     def device_path(self) -> str:

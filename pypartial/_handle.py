@@ -27,9 +27,9 @@ class Request:
     """A persistent collective: started, waited for, and started again.
 
     `Context.Allreduce_init` makes an `AllreduceRequest`, which has all of this and `View`, `More`
-    and `Drain`. `Context.Preduce_init` makes a `PreduceRequest`, which says where groups differ
-    from the rounds that are described here. Applications do not call the constructor. A request
-    cannot be copied or pickled.
+    and `Drain`. The classes of other kinds of requests say where they differ from the rounds that
+    are described here. Applications do not call the constructor. A request cannot be copied or
+    pickled.
 
     One pass of a loop is `Start`, then `Wait`, or `Test` until it returns True:
 

@@ -8,37 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arguments import seconds, whole_number
-from ._buffer import parse_allreduce
-from ._device_buffer import DeviceVector, parse_on_device, uses_device
-from ._elements import type_name
+from ._arguments import seconds
 from ._explain import RankState, report_wait
 from ._handle import Request, _check_status
-from ._ipc import check_path, choose_path, prepare
-from ._names import (
-    AVERAGE,
-    DELIVER,
-    DEVICE_PATH,
-    FORMAT,
-    OP,
-    TYPE,
-    algorithm_options,
-    describe_policy,
-)
+from ._names import FORMAT
 from ._native import SLICE_S, SLICE_US, Native
-from .errors import ArgumentError, Error
-from .policy import Policy, as_policy
+from .errors import Error
+from .policy import Policy
 from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
 if TYPE_CHECKING:
-    from ._buffer import Piece, Vector
+    from ._buffer import Vector
     from ._core import CData
     from .context import Context
 
 __all__ = ["AllreduceRequest"]
-
-_OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
 
 
 @dataclass(frozen=True)
@@ -354,136 +339,3 @@ class AllreduceRequest(Request):
 
     def _report_wait(self, states: list[RankState]) -> tuple[str, bool]:
         return report_wait(self._id, states, self._context.rank, self.policy)
-
-
-# ---- arguments ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of ``Allreduce_init``, read and found right.
-
-    Attributes
-    ----------
-    vector : Vector
-    settings : Settings
-    algorithm, device_path : str
-    """
-
-    vector: Vector
-    settings: Settings
-    algorithm: str
-    device_path: str
-
-    @classmethod
-    def read(
-        cls,
-        native: Native,
-        window: int,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: Any,
-        options: dict[str, Any],
-    ) -> Arguments:
-        """Read the arguments; `options` holds the keyword-only ones by name."""
-        vector: Vector
-        if uses_device(sendbuf, recvbuf):
-            vector = parse_on_device(native, sendbuf, recvbuf)
-        else:
-            vector = parse_allreduce(sendbuf, recvbuf)
-        settings = Settings(
-            op=_op_name(native.MPI, op),
-            policy=as_policy(options["policy"]),
-            deliver=options["deliver"],
-            max_lag=_resolve_lag(native, window, options["deliver"], options["max_lag"]),
-            average=options["average"],
-            dtype=vector.dtype,
-            count=vector.count,
-        )
-        path = options["device_path"]
-        check_path(path, isinstance(vector, DeviceVector))
-        return cls(vector, settings, options["algorithm"], path)
-
-    def same_as(self, other: Arguments) -> bool:
-        """Whether another call has the same arguments, the addresses of buffers included."""
-        return self._key() == other._key()
-
-    def _key(self) -> tuple[object, ...]:
-        return self.settings, self.algorithm, self.device_path, self._place()
-
-    def _place(self) -> tuple[int | None, list[Piece]]:
-        device = self.vector.device if isinstance(self.vector, DeviceVector) else None
-        return device, self.vector.pieces
-
-    def config(self, native: Native, ctx: CData, size: int) -> tuple[CData, object]:
-        """Return the C configuration, and the objects that must live as long as it."""
-        ffi, lib = native.ffi, native.lib
-        vector, settings = self.vector, self.settings
-        name = type_name(vector.dtype)
-        type_, op = TYPE.constant(lib, name), OP.constant(lib, settings.op)
-        if not lib.pp_op_supports(op, type_):
-            raise ArgumentError(f"op {settings.op} is not defined for {vector.dtype.name} elements")
-        average = AVERAGE.constant(lib, settings.average)
-        if settings.average is not None and (
-            settings.op != "SUM" or not ("float" in name or vector.dtype.kind in "fc")
-        ):
-            raise ArgumentError(
-                f"average={settings.average!r} is for SUM of floating or complex types, not for "
-                f"{settings.op} of {vector.dtype.name}; pass average=None"
-            )
-        pieces = ffi.new("pp_piece_t[]", len(vector.pieces))
-        for target, piece in zip(pieces, vector.pieces, strict=True):
-            target.send = ffi.NULL if piece.send is None else ffi.cast("void *", piece.send)
-            target.recv = ffi.cast("void *", piece.recv)
-            target.count = piece.count
-        config = ffi.new("pp_allreduce_config_t *")
-        config.pieces = pieces
-        config.piece_count = len(vector.pieces)
-        device = vector.device if isinstance(vector, DeviceVector) else None
-        path = self.device_path
-        if device is not None:
-            size_bytes = vector.count * vector.dtype.itemsize
-            path = choose_path(path, size_bytes, lib.pp_ctx_ipc_from(ctx), measured=True)
-        config.device = 0 if device is None else 1 + device
-        config.device_path = DEVICE_PATH.constant(lib, path)
-        no_path = prepare(native, ctx, path, device)
-        config.no_path = no_path
-        config.type = type_
-        config.op = op
-        policy_text = describe_policy(ffi, lib, settings.policy, size, config)
-        config.deliver = DELIVER.constant(lib, settings.deliver)
-        config.max_lag = -1 if settings.max_lag is None else settings.max_lag
-        config.average = average
-        config.algorithm = algorithm_options(ffi, lib).constant(lib, self.algorithm)
-        return config, (pieces, policy_text, no_path)
-
-
-def _resolve_lag(native: Native, window: int, deliver: str, max_lag: int | str) -> int | None:
-    """Return the bound in rounds; None if there is no bound."""
-    DELIVER.constant(native.lib, deliver)
-    if isinstance(max_lag, str) and max_lag == "auto":
-        return None if deliver == "latest" else window - 1
-    if isinstance(max_lag, str) or max_lag is None:
-        raise ArgumentError(f"max_lag must be 'auto' or an integer, not {max_lag!r}")
-    lag = whole_number("max_lag", max_lag)
-    if not 0 <= lag < window:
-        raise ArgumentError(
-            f"max_lag must be in 0..{window - 1} (below the context's window, {window}), not "
-            f"{lag}: for a larger one make the context with a larger window"
-        )
-    return lag
-
-
-def _op_name(mpi: Any, op: Any) -> str:
-    """Return the name of an operation; raise if the library does not have it."""
-    if op is None:
-        return "SUM"
-    if not isinstance(op, mpi.Op):
-        raise ArgumentError(f"op must be an mpi4py operation such as MPI.SUM, not {op!r}")
-    for name in OP:
-        if op == getattr(mpi, name):
-            return name
-    name = next(
-        (name for name in _OTHER_OPS if op == getattr(mpi, name)), "a user-defined operation"
-    )
-    raise ArgumentError(f"op {name} is not supported: use one of {', '.join(OP)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import traceback
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, tuning
+from ._allreduce_init import AllreduceInit
 from ._arguments import (
     INT32_MAX,
     array_bytes,
@@ -30,11 +32,11 @@ from ._arguments import (
 )
 from ._aside import seen
 from ._calls import Away, CollectiveCalls
-from ._collectives import Collectives
 from ._elements import type_name
 from ._ipc import ipc_from
 from ._launch import alone
 from ._names import PROGRESS, TRANSPORT
+from ._preduce_init import PreduceInit
 from .errors import ArgumentError, Error
 from .status import Stats
 
@@ -54,17 +56,9 @@ _REMEDY = (
     "(ulimit -v, ulimit -f, ulimit -n) or change the containers' settings; to keep messages "
     "without this warning, pass transport='mpi'"
 )
-# What users of mpi4py look for, in lower case, and what there is instead.
-_ALLREDUCE, _PREDUCE = "Allreduce_init(sendbuf, recvbuf)", "Preduce_init(buf, groups)"
-_ONE_SHOT = {
-    "allreduce": _ALLREDUCE,
-    "iallreduce": _ALLREDUCE,
-    "preduce": _PREDUCE,
-    "ipreduce": _PREDUCE,
-}
 
 
-class Context(Collectives):
+class Context(AllreduceInit, PreduceInit):
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or
@@ -427,8 +421,8 @@ class Context(Collectives):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            make = _ONE_SHOT.get(name.lower())
-            if make is not None:
+            make = _persistent(name)
+            if make:
                 raise AttributeError(
                     f"a Context has no one-shot {name}, because all ranks must have made a "
                     "collective before one of them calls it. Make a persistent one once, on all "
@@ -564,6 +558,17 @@ def _refuse_all(why: str) -> None:
         if context._gone is None:
             context._refuse(why)
         context._over = True
+
+
+def _persistent(name: str) -> str | None:
+    """Return the call that makes what a user of mpi4py looks for by this name, if there is one."""
+    for method in dir(Context):
+        kind = method.lower().removesuffix("_init")
+        if method.endswith("_init") and name.lower() in (kind, f"i{kind}"):
+            parameters = inspect.signature(getattr(Context, method)).parameters.values()
+            needed = [p.name for p in parameters if p.default is p.empty and p.name != "self"]
+            return f"{method}({', '.join(needed)})"
+    return None
 
 
 def _check_numbers(element: np.dtype[Any]) -> None:

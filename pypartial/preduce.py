@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ._arguments import in_range, real_number, seconds
-from ._buffer import parse_in_place
-from ._device import streams_finder
-from ._device_buffer import DeviceVector, parse_in_place_on_device, uses_device_in_place
-from ._elements import type_name
+from ._arguments import in_range, seconds
 from ._group_comm import CommGroups
 from ._group_elements import HostBuffers, HostElements
 from ._handle import Request, _check_status
-from ._ipc import check_path, choose_path, prepare
-from ._names import BACKEND, DEVICE_PATH, MISSING, TYPE, WEIGHTS
+from ._names import BACKEND
 from ._native import SLICE_US, Native
 from .errors import ArgumentError, Error
 from .groups import Generator, Given, Static, members_of
@@ -26,14 +21,14 @@ from .status import GroupResult, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._buffer import Piece, Vector
+    from ._buffer import Vector
     from ._core import CData
     from ._group_elements import Elements
+    from ._preduce_init import Arguments
     from .context import Context
 
 __all__ = ["PreduceRequest"]
 
-CACHE_MOST = 4096
 _LAST_ITERATION = (1 << 64) - 2  # the core counts from 1
 
 
@@ -482,117 +477,3 @@ class PreduceRequest(Request):
 
     def _describe(self) -> str:
         return str(self._settings)
-
-
-# ---- arguments ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of ``Preduce_init``, read and found right.
-
-    Attributes
-    ----------
-    vector : Vector
-    settings : Settings
-    backend, device_path : str
-    cache : int
-    """
-
-    vector: Vector
-    settings: Settings
-    backend: str
-    device_path: str
-    cache: int
-
-    @classmethod
-    def read(cls, native: Native, buf: Any, groups: Any, options: dict[str, Any]) -> Arguments:
-        """Read the arguments; `options` holds the keyword-only ones by name."""
-        if not isinstance(groups, Generator):
-            raise ArgumentError(
-                f"groups must be a generator such as pypartial.groups.Smart(3), not {groups!r}"
-            )
-        vector: Vector
-        if uses_device_in_place("buf", buf):
-            vector = parse_in_place_on_device(native, "buf", buf)
-        else:
-            vector = parse_in_place("buf", buf)
-        name = type_name(vector.dtype, "buf")
-        if "complex" in name or not ("float" in name or name == "longdouble"):
-            raise ArgumentError(
-                f"buf has dtype {vector.dtype.name}, but P-Reduce averages floating numbers"
-            )
-        alpha = real_number(options["alpha"])
-        if not 0 <= alpha < 1:
-            raise ArgumentError(
-                f"alpha must be a number from 0 and below 1, not {options['alpha']!r}"
-            )
-        settings = Settings(
-            groups=groups,
-            weights=options["weights"],
-            alpha=alpha,
-            missing=options["missing"],
-            dtype=vector.dtype,
-            count=vector.count,
-        )
-        cache = in_range("cache", options["cache"], 0, CACHE_MOST)
-        path = options["device_path"]
-        check_path(path, isinstance(vector, DeviceVector))
-        return cls(vector, settings, options["backend"], path, cache)
-
-    def same_as(self, other: Arguments) -> bool:
-        """Whether another call has the same arguments, the addresses of buffers included."""
-        return self._key() == other._key()
-
-    def _key(self) -> tuple[object, ...]:
-        return self.settings, self.backend, self.device_path, self.cache, self._place()
-
-    def _place(self) -> tuple[int | None, list[Piece]]:
-        device = self.vector.device if isinstance(self.vector, DeviceVector) else None
-        return device, self.vector.pieces
-
-    def config(self, native: Native, ctx: CData, ranks: int) -> tuple[CData, object]:
-        """Return the C configuration, and the objects that must live as long as it."""
-        ffi, lib = native.ffi, native.lib
-        vector, settings = self.vector, self.settings
-        generator = settings.groups
-        weights = WEIGHTS.constant(lib, settings.weights)
-        missing = MISSING.constant(lib, settings.missing)
-        backend = BACKEND.constant(lib, self.backend)
-        generator.check(ranks)
-        pieces = ffi.new("pp_piece_t[]", len(vector.pieces))
-        for target, piece in zip(pieces, vector.pieces, strict=True):
-            target.send = ffi.NULL
-            target.recv = ffi.cast("void *", piece.recv)
-            target.count = piece.count
-        config = ffi.new("pp_preduce_config_t *")
-        config.pieces = pieces
-        config.piece_count = len(vector.pieces)
-        config.type = TYPE.constant(lib, type_name(vector.dtype))
-        config.backend = backend
-        path, no_path = self.device_path, native.ffi.NULL
-        if isinstance(vector, DeviceVector):
-            config.device = 1 + vector.device
-            if self.backend in ("auto", "node"):
-                size_bytes = vector.count * vector.dtype.itemsize
-                path = choose_path(path, size_bytes, lib.pp_ctx_ipc_from(ctx), measured=False)
-            if path == "ipc" or (path, self.backend) == ("direct", "comm"):
-                no_path = prepare(native, ctx, path, vector.device)
-            config.stream = streams_finder(vector.sources)() if settings.keeps_initial else 0
-        config.device_path = DEVICE_PATH.constant(lib, path)
-        config.no_path = no_path
-        plan = config.plan
-        plan.generator = lib.pp_generator_number(generator.word.encode())
-        for name, value in generator.options().items():
-            setattr(plan, name, value)
-        plan.size = min(plan.size, ranks)  # one rank is a group
-        plan.weights = missing if settings.weights == "dynamic" else weights
-        plan.alpha = settings.alpha
-        plan.cache = self.cache
-        plan.splits = self.backend == "comm" and settings.splits
-        table = generator._table(native, ctx, ranks)
-        if table is not None:
-            config.table = table
-        text = ffi.new("char[]", repr(generator).encode(errors="backslashreplace"))
-        config.generator_text = text
-        return config, (pieces, table, text, no_path)

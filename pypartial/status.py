@@ -124,8 +124,8 @@ class Status:
     serves a whole loop. `AllreduceRequest.Drain` gives a new one for each round.
 
     A status owns its values. It can be copied, compared and pickled, and it outlives the request.
-    It describes a round if an `AllreduceRequest` filled it, and a group if a `PreduceRequest` did:
-    it then has `round`, `group`, `weights`, `initial` and `iteration` only.
+    It describes a round, or, if the request averages in groups, a group: it then has `round`,
+    `group`, `weights`, `initial` and `iteration` only.
 
     Attributes
     ----------

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core_sim import ffi, lib
-from .._names import (
-    AVERAGE,
-    CAUSE,
-    DELIVER,
-    OP,
-    algorithm_options,
-    describe_policy,
-)
+from .._names import AVERAGE, CAUSE, DELIVER, OP, algorithm_options, describe_policy
 from ..policy import Majority, Policy
 from .handle import AnyHandle
 

@@ -91,7 +91,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Errors can name its parameters, too.
     device_path : {"auto", "staged", "ipc", "direct"}, optional
         For parameters on a device: how gradients, or models, get from rank to rank, as in
-        `Context.Allreduce_init` and `Context.Preduce_init`. Models on the CPU have ``"auto"`` only.
+        `Context.Allreduce_init`. Models on the CPU have ``"auto"`` only.
 
     Attributes
     ----------

@@ -150,7 +150,7 @@ def test_the_sections_of_docstrings_are_well_formed():
             check_sections(text)
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
-    assert {"_collectives.py: Allreduce_init", "_collectives.py: Preduce_init"} <= set(names)
+    assert {"_allreduce_init.py: Allreduce_init", "_preduce_init.py: Preduce_init"} <= set(names)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 import pypartial as pp
 from pypartial import _native
 from pypartial._calls import CollectiveCalls
+from pypartial._preduce_init import Arguments
 from pypartial.groups import Generator, groups_of, members_of, next_members
-from pypartial.preduce import Arguments
 from pypartial.status import RESULT, GroupResult
 
 HEADER = Path(__file__).resolve().parents[2] / "csrc" / "include" / "pypartial.h"
