@@ -40,11 +40,15 @@ class Toy:
         return TOYS / self.name
 
     def own(self) -> list[str]:
-        sources = (path for path in self.folder.glob("csrc/**/*") if path.is_file())
+        sources = (path for path in self.folder.glob("*/**/*") if path.is_file())
         return [str(path.relative_to(self.folder)) for path in sources]
 
     def definition(self) -> str:
-        text = (self.folder / f"{self.name}.py").read_text(encoding="utf-8")
+        """Return the class that goes into a file of the package, if any does."""
+        file = self.folder / f"{self.name}.py"
+        if not file.exists():
+            return ""
+        text = file.read_text(encoding="utf-8")
         return text[text.index("@dataclass") :]
 
     def add_to(self, tree: Path) -> None:
@@ -93,6 +97,29 @@ EXAMPLES = [
             ),
         ),
     ),
+    Toy(
+        "barrier",
+        10,
+        (
+            (
+                "csrc/include/pypartial.h",
+                "enum { PP_CONTRIBUTORS_MAX",
+                "pp_status_t pp_barrier_init_begin(pp_ctx_t *ctx, const int32_t *k,\n"
+                "    const char *complaint, pp_handle_t **handle);\n\n"
+                "enum { PP_CONTRIBUTORS_MAX",
+            ),
+            (
+                "pypartial/context.py",
+                "class Context(AllreduceInit, PreduceInit):",
+                "class Context(AllreduceInit, BarrierInit, PreduceInit):",
+            ),
+            (
+                "pypartial/context.py",
+                "from ._allreduce_init import AllreduceInit\n",
+                "from ._allreduce_init import AllreduceInit\nfrom .barrier import BarrierInit\n",
+            ),
+        ),
+    ),
 ]
 
 
@@ -121,7 +148,8 @@ def test_the_documentation_shows_it(toy: Toy) -> None:
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     for file in toy.own():
         assert file in page
-        assert (toy.folder / file).read_text(encoding="utf-8") in page
+        is_linked = f"(../tests/launch/toys/{toy.name}/{file})" in page
+        assert is_linked or (toy.folder / file).read_text(encoding="utf-8") in page
     assert toy.definition() in page
     for file, _, after in toy.changes:
         assert file in page
