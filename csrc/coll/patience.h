@@ -5,8 +5,8 @@
  * A rank that waits long tells the others.  Each of those that do not wait starts its clock then.  When its patience is
  * over, and what the others wait for lacks just this rank, it leaves the handle by patience: pp_handle_t.by_patience.
  * Each rank measures with its own clock; no clocks are compared.  A rank that does not wait long pays nothing: the clock
- * is read when a thread is about to sleep (pp_engine_alarm()).  What lacks this rank is the kind's to say:
- * rounds/time.c, preduce/time.c.
+ * is read when a thread is about to sleep (pp_engine_alarm()).  What lacks this rank is the kind's to say,
+ * in its time.c.
  */
 #ifndef PP_PATIENCE_H
 #define PP_PATIENCE_H

@@ -72,8 +72,6 @@ typedef struct pp_face {
     bool        (*link)(pp_ctx_t *, pp_handle_t *);
 } pp_face_t;
 
-extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_face, pp_staged_preduce_face;
-
 struct pp_ctx {
     /* The fields that every call reads come first: a late rank finds little of its memory in the caches. */
     pthread_mutex_t lock;

@@ -12,6 +12,8 @@
 #include "../coll/preduce/preduce.h"
 #include "direct_groups.h"
 
+extern const pp_face_t pp_preduce_face, pp_staged_preduce_face;
+
 /* ---- the parts of a Start (preduce_face.c) ---- */
 
 /* Whether a Start may come now, with these arguments.  PP_ERR_STATE, PP_ERR_ARGUMENT: it may not. */

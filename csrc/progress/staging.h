@@ -23,6 +23,8 @@
 #include "../cuda/lane.h"
 #include "context.h"
 
+extern const pp_face_t pp_allreduce_face, pp_staged_allreduce_face;
+
 typedef struct pp_flight {
     struct pp_flight *next;
     pp_pinned_t *pinned;
