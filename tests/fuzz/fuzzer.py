@@ -11,6 +11,7 @@ finalize it, whether or not the parent process uses it.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -259,6 +260,8 @@ def _work(cases: _Cases, current: Any, receiver: Any, sender: Any) -> None:
     """Run cases until there are no more: the body of a worker process."""
     receiver.close()  # else it would not notice the end of the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
+    # ... unless it is ended itself while a case hangs, which does not notice the closed pipe.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     gc.freeze()
 
     def announce(index: int) -> None:
