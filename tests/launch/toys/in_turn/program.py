@@ -4,7 +4,7 @@ from fuzz.oracles import check
 from fuzz.scenario import Phase, Scenario
 
 import pypartial as pp
-from pypartial.sim.handle import Options
+from pypartial.sim.allreduce_handle import Options
 
 # By messages; in memory that all ranks share; by messages between nodes of two ranks.
 WAYS: tuple[tuple[int, ...], ...] = ((), (20, 500), (20, 500, 2))
