@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AnyArguments:
+class AnyArguments(ABC):
     """The arguments of a method ``*_init``, read and found right.
 
     Attributes
@@ -55,9 +56,9 @@ class AnyArguments:
             target.count = piece.count
         return pieces
 
+    @abstractmethod
     def config(self, native: Native, ctx: CData, size: int) -> tuple[CData, object]:
         """Return the C configuration, and the objects that must live as long as it."""
-        raise NotImplementedError
 
 
 Read = TypeVar("Read", bound=AnyArguments)

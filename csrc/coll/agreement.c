@@ -209,6 +209,8 @@ static pp_status_t verdict(pp_calls_t *calls)
 
 static pp_status_t open_handle(pp_calls_t *calls, pp_handle_t *handle, const pp_agreed_t *agreed)
 {
+    static const pp_handle_ops_t nothing;      /* until it is open; for good, if it cannot be */
+    handle->ops = &nothing;
     PP_TRY(pp_engine_register(calls->engine, handle, agreed->id));
     return handle->kind->open(handle, agreed);
 }

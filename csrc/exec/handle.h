@@ -129,7 +129,7 @@ typedef struct pp_handle_ops {
 
 struct pp_handle {
     const pp_handle_kind_t *kind;
-    const pp_handle_ops_t  *ops;     /* NULL: it is not open */
+    const pp_handle_ops_t  *ops;     /* once the engine knows the handle never NULL; empty until it is open */
     const struct pp_face   *face;    /* what applications do with such a handle (progress/context.h) */
     struct pp_staging *staging;      /* its buffers are in the memory of a device (progress/staging.h); or NULL */
     void             (*end_staging)(struct pp_handle *);   /* frees it; called by empty() */

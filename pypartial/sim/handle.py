@@ -7,6 +7,7 @@ options may be wrong on purpose. A kind of handle has a file of its own, and a l
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ class Call(NamedTuple):
     timeout_ns: int = 0
 
 
-class AnyHandle:
+class AnyHandle(ABC):
     """One rank's handle. Its vector is `recv`; `send` is what a Start reads.
 
     Attributes
@@ -78,12 +79,12 @@ class AnyHandle:
         self.coll: Any = ffi.NULL
         self._kept: list[Any] = []  # what the configuration points to
 
+    @abstractmethod
     def config(self, ranks: int, plant: str = "none") -> Any:
         """Return the core's configuration, which points into this object.
 
         `plant` is a defect of the generators of groups (`groups.PLANTS`).
         """
-        raise NotImplementedError
 
     def _filled(self, config: Any) -> Any:
         """Return a configuration with what all kinds have."""
@@ -116,6 +117,6 @@ class AnyHandle:
         """Return the call that describes a result that `result` has no room for; None: it has."""
         return None
 
+    @abstractmethod
     def collected(self) -> Any:
         """Return what the core has just filled in, and the vector."""
-        raise NotImplementedError
