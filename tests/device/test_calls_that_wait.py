@@ -27,8 +27,6 @@ pytestmark = pytest.mark.mpi
 
 COUNT, SMALL, LARGE = 3000, 8, 1 << 20
 LIMIT_S = 20.0
-MOMENT_S = 0.9  # for which the end of a context waits for its peers, and a bit less
-NO_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
 
 
@@ -116,31 +114,6 @@ def test_while_a_handle_is_made(ctx, array, stand_in, init, call, path):
         request = make()
     assert request.device_path == path["device_path"]
     request.Free()
-
-
-FREEING = [
-    ("Allreduce_init", b"cuMemHostUnregister", STAGED),  # groups go by bounce buffers
-    *(
-        pytest.param(init, call, path, marks=marks)
-        for init in ("Allreduce_init", "Preduce_init")
-        for call, path, *marks in [
-            (b"cuMemFreeHost", STAGED),
-            (b"cuMemFree", IPC),
-            (b"cuModuleUnload", IPC),
-            (b"cuIpcCloseMemHandle", IPC, several_ranks),
-        ]
-    ),
-]
-
-
-@pytest.mark.parametrize(("init", "call", "path"), FREEING)
-def test_while_it_is_freed(ctx, array, stand_in, init, call, path):
-    request = made(ctx, array, init, path)
-    once(request, array(1))
-    looked = threading.Event()
-    with held(stand_in, call, lambda: (ctx.stats(), looked.set())):
-        request.Free()
-        looked.wait(LIMIT_S)
 
 
 QUEUEING = [
@@ -241,88 +214,6 @@ def test_a_stream_without_room(comm, ctx, array, stand_in):
     full.close()
 
 
-def test_a_free_that_waits_for_its_device(comm, ctx, array, stand_in):
-    """The work that is queued there ends when another rank has had its result of another handle.
-
-    NCCL's kernels are such work. A rank that frees a handle keeps its part of the other one.
-    """
-    other, total = array(comm.size, "i8"), array(comm.size, "i8")
-    stuck = made(ctx, array, "Allreduce_init", STAGED)
-    once(stuck, array(1))
-    request = ctx.Allreduce_init(other, total, policy=pp.Full())
-    own = np.eye(comm.size, dtype="i8")[comm.rank]
-    kernel, slow = Stream(), Stream()
-    private = comm.Dup()
-    slow.hold(True)
-    other.put(own, slow)
-    request.Start(stream=slow)  # Free waits for its contribution first
-    kernel.hold(True)
-    other.copy(other, kernel)
-
-    def others_have_it():
-        slow.hold(False)
-        try:
-            soon(lambda: stand_in.fake_held_calls(b"cuMemFreeHost"))
-        finally:
-            private.Barrier()
-            kernel.hold(False)
-
-    if comm.rank == 0:
-        watcher = threading.Thread(target=others_have_it)
-        watcher.start()
-        stuck.Free()  # its driver waits for the kernel
-        watcher.join()
-        request.Wait(timeout=LIMIT_S)
-    else:
-        slow.hold(False)
-        kernel.hold(False)
-        stuck.Free()
-        try:
-            request.Wait(timeout=LIMIT_S)
-        finally:
-            private.Barrier()
-    assert total.get().tolist() == [1] * comm.size
-    request.Free()
-    private.Free()
-    kernel.close()
-    slow.close()
-
-
-@pytest.mark.sizes(1)
-def test_free_waits_a_moment_only(ctx, array, stand_in):
-    """The memory is given back when the driver takes it."""
-    request = made(ctx, array, "Allreduce_init", STAGED)
-    once(request, array(1))
-    pinned = stand_in.fake_live(b"host memory")
-    stand_in.fake_hold_calls(b"cuMemFreeHost", True)
-    request.Free()
-    soon(lambda: stand_in.fake_held_calls(b"cuMemFreeHost") == 1)
-    assert stand_in.fake_live(b"host memory") == pinned
-    stand_in.fake_hold_calls(b"cuMemFreeHost", False)
-    soon(lambda: stand_in.fake_live(b"host memory") < pinned)
-
-
-def test_other_contexts_go_on(comm, ctx, array, stand_in):
-    """Those of the host, too, in calls that end by giving back."""
-    mine, total = np.ones(comm.size), np.empty(comm.size)
-    request = made(ctx, array, "Allreduce_init", STAGED)
-    once(request, array(1))
-    with pp.Context(comm) as other:
-        host = other.Allreduce_init(mine, total, policy=pp.Full())
-        looked = threading.Event()
-        host.Start()
-
-        def look():
-            host.Flush(timeout=LIMIT_S)
-            host.Free(timeout=LIMIT_S)
-            other.Allreduce_init(mine, total).Free()
-            looked.set()
-
-        with held(stand_in, b"cuMemFreeHost", look):
-            request.Free()
-            soon(looked.is_set)
-
-
 @pytest.mark.sizes(3)
 def test_a_contribution_that_is_combined(comm, array, stand_in):
     """The device adds it to the pending one, whatever its size."""
@@ -413,104 +304,6 @@ def test_a_rank_that_makes_a_handle_is_served(comm, ctx, array, stand_in, call):
     request.Free()
 
 
-@pytest.mark.parametrize("moment", ["before", "within"])
-def test_the_context_is_freed_under_a_thread_in_free(comm, array, stand_in, monkeypatch, moment):
-    """That thread has ended the handle, and only waits for memory to be free."""
-    ctx, late, last = pp.Context(comm), threading.Event(), comm.rank == comm.size - 1
-    result, kinds = array(1), (b"mappings", b"memory", b"contexts")
-    make = maker(ctx, array, "Allreduce_init", IPC)
-    before = [stand_in.fake_live(kind) for kind in kinds]
-    request = make()
-    once(request, result)
-    waits, done = request._await_free, threading.Event()
-
-    def await_free():
-        done.set()
-        if moment == "before":
-            late.wait(LIMIT_S)
-        waits()
-
-    monkeypatch.setattr(type(request), "_await_free", lambda _: await_free())
-    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", last and comm.size > 1)
-    freer = threading.Thread(target=request.Free)
-    freer.start()
-    assert done.wait(LIMIT_S)
-    # Not before a peer is waited for; not so late that memory stays until the process ends.
-    threading.Timer(0.1, late.set).start()
-    began, let_go_after = time.monotonic(), []
-
-    def let_go():
-        stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", False)
-        soon(lambda: stand_in.fake_live(b"mappings") == before[0])
-        let_go_after.append(time.monotonic() - began)
-
-    closes = threading.Timer(0.2, let_go)
-    closes.start()
-    ctx.Free()
-    freer.join(LIMIT_S)
-    assert not freer.is_alive()
-    closes.join()
-    if comm.bcast(let_go_after[0], comm.size - 1) > MOMENT_S:
-        soon(lambda: ctx._native.lib.pp_await_disposal(0) == 0)
-        for kind, count in zip(kinds, before, strict=True):
-            for _ in range(stand_in.fake_live(kind) - count):
-                stand_in.fake_take_back(kind)
-
-
-@several_ranks
-def test_a_mapping_that_is_closed_at_the_second_try(comm, ctx, array, stand_in):
-    """The end of Free, or the next one, tries again."""
-    before = stand_in.fake_live(b"memory"), stand_in.fake_live(b"mappings")
-    request = made(ctx, array, "Allreduce_init", IPC)
-    other = made(ctx, array, "Allreduce_init", STAGED)
-    arrays = 4
-    if comm.rank == 0:
-        stand_in.fake_fail(b"cuIpcCloseMemHandle", 1, 999)
-    request.Free()
-    other.Free()
-    soon(lambda: stand_in.fake_live(b"mappings") == before[1])
-    soon(lambda: stand_in.fake_live(b"memory") == before[0] + arrays)
-
-
-@pytest.mark.sizes(2)
-def test_a_handle_of_memory_that_is_still_registered(ctx, array, stand_in, caplog):
-    """It gets other memory, and the driver pins that."""
-    first = made(ctx, array, "Allreduce_init", STAGED)
-    once(first, array(1))
-    stand_in.fake_hold_calls(b"cuMemHostUnregister", True)
-    first.Free()
-    second = made(ctx, array, "Allreduce_init", STAGED)
-    for _ in range(5):
-        once(second, array(1))
-    assert ctx.stats().bounced_bytes == 0
-    assert not caplog.records
-    stand_in.fake_hold_calls(b"cuMemHostUnregister", False)
-    second.Free()
-
-
-@pytest.mark.parametrize(
-    ("allocate", "free", "path"),
-    [(b"cuMemHostAlloc", b"cuMemFreeHost", STAGED), (b"cuMemAlloc", b"cuMemFree", IPC)],
-)
-def test_memory_that_is_about_to_be_given_back(ctx, array, stand_in, allocate, free, path, request):
-    """The driver has no more until then, and is asked again."""
-    if path is IPC:
-        request.getfixturevalue("needs_ipc")
-    first = made(ctx, array, "Allreduce_init", path)
-    make = maker(ctx, array, "Allreduce_init", path)
-    stand_in.fake_hold_calls(free, True)
-    first.Free()
-    soon(lambda: stand_in.fake_held_calls(free))
-    stand_in.fake_fail(allocate, 1, NO_MEMORY)
-    timer = threading.Timer(0.2, stand_in.fake_hold_calls, [free, False])
-    timer.start()
-    second = make()
-    timer.join()
-    assert second.device_path == path["device_path"]
-    assert stand_in.fake_failed() == allocate
-    second.Free()
-
-
 def mapped():
     """Return where memory of the node is mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -531,23 +324,6 @@ def test_memory_that_is_still_registered_stays_mapped(comm, array, stand_in):
     stand_in.fake_hold_calls(b"cuMemHostUnregister", False)
 
 
-def test_a_rank_that_closes_late(comm, ctx, array, stand_in):
-    """The others have their memory back then, without another collective call."""
-    host = ctx.Allreduce_init(np.ones(4), np.empty(4), policy=pp.Solo())
-    before = stand_in.fake_live(b"memory")
-    request = made(ctx, array, "Allreduce_init", IPC)
-    once(request, array(1))
-    last = comm.rank == comm.size - 1
-    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", last and comm.size > 1)
-    request.Free()
-    if comm.size > 1:
-        assert stand_in.fake_live(b"memory") > before + 3  # the arrays, and what others have mapped
-    comm.Barrier()
-    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", False)
-    soon(lambda: stand_in.fake_live(b"memory") == before + 3)
-    host.Free()
-
-
 def test_no_call_begins_while_an_initial_model_is_copied(comm, ctx, array, stand_in):
     other = ctx.Allreduce_init(np.ones(4), np.empty(4), policy=pp.Full())
     model = array(COUNT, "f8")
@@ -560,65 +336,3 @@ def test_no_call_begins_while_an_initial_model_is_copied(comm, ctx, array, stand
         request = ctx.Preduce_init(model, pp.groups.Static(), weights="dynamic", missing="initial")
     request.Free()
     other.Free()
-
-
-@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
-def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, path):
-    """It has made its calls before, so handles of the host go on, and it ends."""
-    mine, total = np.ones(comm.size), np.empty(comm.size)
-    host = ctx.Allreduce_init(mine, total, policy=pp.Full())
-    request = made(ctx, array, "Allreduce_init", path)
-    once(request, array(1))
-    kernel, word = Stream(), array(1, "i8")
-    kernel.hold(True)
-    word.copy(word, kernel)
-    stand_in.fake_exclusive(True)
-    limit = threading.Timer(LIMIT_S, kernel.hold, (False,))  # without it this would hang
-    limit.start()
-    try:
-        request.Free()
-        soon(lambda: stand_in.fake_held_calls(b""))
-        for _ in range(3):
-            host.Start()
-            host.Wait(timeout=LIMIT_S)
-        assert total.tolist() == [comm.size] * comm.size
-        assert stand_in.fake_held_calls(b"") > 0, "the kernel was let go"
-    finally:
-        limit.cancel()
-        stand_in.fake_exclusive(False)
-        kernel.hold(False)
-    host.Free()
-    kernel.close()
-
-
-@pytest.mark.parametrize(
-    "path", [STAGED, pytest.param(IPC, marks=pytest.mark.long)], ids=["staged", "ipc"]
-)
-def test_other_handles_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, path):
-    """They may stand still until the kernel is over, and then go on: nothing is lost."""
-    mine, total = np.ones(comm.size), np.empty(comm.size)
-    host = ctx.Allreduce_init(mine, total, policy=pp.Full())
-    request, others = (made(ctx, array, "Allreduce_init", path) for _ in range(2))
-    once(request, array(1))
-    kernel, word = Stream(), array(1, "i8")
-    kernel.hold(True)
-    word.copy(word, kernel)
-    stand_in.fake_exclusive(True)
-    ends = threading.Timer(0.2, kernel.hold, (False,))
-    try:
-        request.Free()
-        soon(lambda: stand_in.fake_held_calls(b""))
-        ends.start()
-        for _ in range(3):
-            once(others, array(1))
-            host.Start()
-            host.Wait(timeout=LIMIT_S)
-        assert total.tolist() == [comm.size] * comm.size
-        ends.join()
-        soon(lambda: stand_in.fake_held_calls(b"") == 0)
-    finally:
-        stand_in.fake_exclusive(False)
-        kernel.hold(False)
-    others.Free()
-    host.Free()
-    kernel.close()

@@ -17,9 +17,7 @@ from support.device import Array, Stream, device, device_of
 from support.on_device import (
     RESULTS,
     adds_in_place,
-    cannot_close,
     contributes_once,
-    first_refuses_what_last_has_opened,
     has_bits_of_the_host,
     soon,
     sums,
@@ -603,72 +601,6 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call):
         )
     finally:
         stand_in.fake_fail(call.encode(), 0, 0)
-
-
-@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
-def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
-    """One rank refuses, another is slow to close what it has opened."""
-    if comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
-    last = comm.rank == comm.size - 1
-    send, out = array(COUNT, "i8"), array(COUNT, "i8")
-    if last:
-        stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
-    closed = stand_in.fake_calls(b"cuIpcCloseMemHandle")
-    with first_refuses_what_last_has_opened(comm, stand_in):
-        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
-    assert request.device_path == "staged"
-    if last:
-        soon(lambda: stand_in.fake_calls(b"cuIpcCloseMemHandle") > closed)
-    stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
-    request.Free()
-    assert stand_in.fake_misuses() == 0
-
-
-@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
-def test_memory_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_in):
-    """Its maker does not free it."""
-    if comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
-    send, out, last = array(COUNT, "i8"), array(COUNT, "i8"), comm.rank == comm.size - 1
-    both = stand_in.fake_live(b"memory")
-    refused = first_refuses_what_last_has_opened(comm, stand_in, comm.size - 1)
-    with cannot_close(stand_in, last), refused:
-        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
-    assert request.device_path == "staged"
-    soon(lambda: last or stand_in.fake_live(b"mappings") == 0)
-    held = comm.allgather(stand_in.fake_live(b"mappings"))
-    assert held[-1] == comm.size - 1
-    kept = int(not last)
-    soon(lambda: stand_in.fake_live(b"memory") == both + kept)
-    assert sums(comm, request, send, out)
-    request.Free()
-    assert stand_in.fake_misuses() == 0
-    for kind, count in ((b"mappings", held[comm.rank]), (b"memory", kept), (b"contexts", kept)):
-        for _ in range(count):
-            stand_in.fake_take_back(kind)
-
-
-def test_memory_that_a_rank_cannot_close(comm, ctx, array, stand_in):
-    """Its maker keeps it until the rank can."""
-    if comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
-    send, out, last = array(COUNT, "i8"), array(COUNT, "i8"), comm.rank == comm.size - 1
-    both = stand_in.fake_live(b"memory")
-    request = opened(ctx, send, out, policy=pp.Full())
-    assert sums(comm, request, send, out)
-    if last:
-        stand_in.fake_fail(b"cuIpcCloseMemHandle", 0, 999)
-    request.Free()
-    comm.Barrier()
-    soon(lambda: stand_in.fake_live(b"memory") == both + 1)
-    comm.Barrier()
-    stand_in.fake_fail(b"cuIpcCloseMemHandle", 0, 0)
-    comm.Barrier()
-    again = opened(ctx, send, out, policy=pp.Full())
-    assert sums(comm, again, send, out)
-    again.Free()  # and waits for what is left
-    soon(lambda: stand_in.fake_live(b"memory") == both)
 
 
 class Failing:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from support.device import Array, Stream, device
-from support.on_device import first_refuses_what_last_has_opened, soon
+from support.on_device import soon
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -160,22 +160,6 @@ def test_several_handles_and_contexts(comm, array):
             assert averages(comm, request, model)
         for at in (2, 0, 1, 3):
             requests[at].Free()
-
-
-def test_a_rank_that_frees_late(comm, ctx, array, stand_in):
-    """The others' memory stays mapped there until then, and is given back afterwards."""
-    model, memory = array(4), stand_in.fake_live(b"memory")
-    requests = [opened(ctx, model, whole(comm.size)) for _ in range(2)]
-    requests[0].Free()
-    assert averages(comm, requests[1], model)
-    is_late = comm.size > 1 and comm.rank == comm.size - 1
-    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", is_late)
-    requests[1].Free()
-    if comm.size > 1:
-        assert stand_in.fake_live(b"memory") > memory
-    comm.Barrier()
-    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", False)
-    soon(lambda: stand_in.fake_live(b"memory") == memory)
 
 
 # ---- slow streams -------------------------------------------------------------------------------
@@ -397,25 +381,6 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call, missing):
         staged(comm, ctx, array, stand_in, why, fails, **options)
     finally:
         stand_in.fake_fail(call.encode(), 0, 0)
-
-
-@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
-def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
-    """One rank refuses, another is slow to close what it has opened."""
-    if comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
-    model = array(COUNT)
-    if comm.rank == comm.size - 1:
-        stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
-    closed = stand_in.fake_calls(b"cuIpcCloseMemHandle")
-    with first_refuses_what_last_has_opened(comm, stand_in):
-        request = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")
-    assert request.device_path == "staged"
-    if comm.rank == comm.size - 1:
-        soon(lambda: stand_in.fake_calls(b"cuIpcCloseMemHandle") > closed)
-    stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
-    request.Free()
-    assert stand_in.fake_misuses() == 0
 
 
 @pytest.mark.parametrize(
