@@ -1,7 +1,6 @@
 /* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
 #include "api.h"
 #include "include/pypartial_device.h"
-#include "cuda/disposal.h"
 #include "cuda/folds.h"
 #include "cuda/lane.h"
 #include "progress/direct.h"
@@ -98,37 +97,6 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     pp_unlock(ctx);
     return status;
 }
-
-static bool is_over(const void *arg)
-{
-    const pp_ctx_t *ctx = arg;
-    return ctx->ending || ctx->calls.kind == PP_CALL_CTX_FREE || !pp_left_is_awaited(ctx);
-}
-
-/* Waits until this rank has closed what it had mapped of others, and they what they had of it, and until its registrations
-   are given back.  Another thread that frees the context waits for the end of this. */
-static pp_status_t await_left(pp_ctx_t *ctx, int64_t timeout_us)
-{
-    ctx->flights++;                  /* sleeps are short */
-    ctx->awaits++;
-    pp_status_t status = pp_help_until(ctx, is_over, ctx, timeout_us, NULL);
-    ctx->awaits--;
-    ctx->flights--;
-    return status;
-}
-
-pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
-{
-    pp_status_t status = PP_OK;
-    PP_TRY(pp_enter(ctx));
-    pp_vaults_retry(ctx);
-    if (!is_over(ctx))
-        status = await_left(ctx, timeout_us);
-    pp_unlock(ctx);
-    return status == PP_OK ? pp_await_disposal(timeout_us) : status;
-}
-
-pp_status_t pp_await_disposal(int64_t timeout_us) { return pp_dispose_wait(timeout_us) ? PP_OK : PP_PENDING; }
 
 pp_status_t pp_land_all(pp_ctx_t *ctx, uint64_t *until, int64_t timeout_us)
 {

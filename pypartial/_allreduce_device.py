@@ -277,9 +277,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         used after that. See `Request.Free`.
         """
         limit = None if timeout is None else seconds(timeout)
-        discarded = super().Free(self._before_free(limit))
-        self._await_free()
-        return discarded
+        return super().Free(self._before_free(limit))
 
     def _drop(self) -> None:
         super()._drop()

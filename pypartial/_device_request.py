@@ -11,7 +11,6 @@ from ._names import DEVICE_PATH
 from ._native import warn
 
 _REASON_BYTES = 512
-_AWAIT_FREE_US = 1_000_000  # drivers and other ranks are about to give the memory back
 
 
 def no_stream() -> int:
@@ -62,21 +61,15 @@ class DeviceRequest(Request):
         return DEVICE_PATH.value(lib, path[0]), self._native.text(why)
 
     def _made(self, asked: str) -> None:
-        """Wait a moment until memory is free that the path in use does not need."""
-        self._lib.pp_await_disposal(_AWAIT_FREE_US)
-        if asked != "auto":
-            self._warn_of_path(asked)
-
-    def _warn_of_path(self, asked: str) -> None:
         """Say on rank 0, once for a context, that the path asked for is not possible."""
-        reason = self.device_path_reason
+        reason = self.device_path_reason if asked != "auto" else ""
         if reason and self._context.rank == 0 and not self._context._told_of_path:
             self._context._told_of_path = True
             text = (
                 f"device_path={asked!r} is not possible, so elements travel by the host's memory: "
                 f"{reason}"
             )
-            warn(text, stacklevel=4)
+            warn(text, stacklevel=3)
 
     # ---- streams and waits ----------------------------------------------------------------------
 
@@ -104,10 +97,6 @@ class DeviceRequest(Request):
             return timeout
         self._live()
         return self._land(name, timeout, results=True)
-
-    def _await_free(self) -> None:
-        """Wait a moment until memory is free that is not used any more; else it is freed later."""
-        self._lib.pp_await_free(self._context._ctx, _AWAIT_FREE_US)
 
     def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
         """Wait until contributions are off the device, and `results` there; return what is left."""

@@ -178,9 +178,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """
         limit = None if timeout is None else seconds(timeout)
         self._refuse_flush()
-        discarded = super().Free(self._before_free(limit))
-        self._await_free()
-        return discarded
+        return super().Free(self._before_free(limit))
 
     def _drop(self) -> None:
         super()._drop()

@@ -386,10 +386,12 @@ class Stats:
         them once more. With float32 and larger vectors they are few, unless the driver does not pin
         the memory that the ranks of the node share.
     ipc_bytes : int
-        The same, between buffers and memory of devices that the ranks share. What a Wait copies
-        aside of an array of `Context.alloc` counts only if it was on its way.
+        The same, between buffers and memory of devices that the ranks share.
     direct_bytes : int
         Bytes that were given to MPI at addresses of devices, to send or to receive them.
+    pooled_bytes : int
+        Bytes of devices, and of pinned memory, that freed handles have left. Later handles of the
+        context use them again. The driver gets them when the context is freed.
     device_rounds : int
         Rounds that this rank had its device reduce.
     device_wait_ns : int
@@ -423,6 +425,7 @@ class Stats:
     bounced_bytes: int
     ipc_bytes: int
     direct_bytes: int
+    pooled_bytes: int
     device_rounds: int
     device_wait_ns: int
     neighbours: int

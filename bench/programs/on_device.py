@@ -194,7 +194,7 @@ def folds(image: bytes) -> list[dict[str, Any]]:
     """Compile the program in C, run it, and return what it prints."""
     csrc, compiler = ROOT / "csrc", os.environ.get("CC") or shutil.which("cc") or "gcc"
     sources = [*csrc.glob("base/*.c"), *csrc.glob("reduce/*.c"), ROOT / "bench/c/folds.c"]
-    sources += [csrc / "cuda" / name for name in ("aside.c", "disposal.c", "driver.c", "folds.c")]
+    sources += [csrc / "cuda" / name for name in ("driver.c", "folds.c")]
     with tempfile.TemporaryDirectory() as folder:
         program, kernels = Path(folder, "folds"), Path(folder, "image")
         words = [*compiler.split(), "-std=gnu11", "-O2", "-pthread", f"-I{csrc}"]

@@ -1,6 +1,5 @@
 /* folds.c - see folds.h. */
 #include "folds.h"
-#include "disposal.h"
 #include "../reduce/reduce.h"
 
 #include <assert.h>
@@ -120,25 +119,34 @@ static pp_status_t load_module(const pp_cuda_device_t *device, CUmodule *module)
     return PP_OK;
 }
 
-/* Inside the device. */
 static pp_status_t take_module(const pp_cuda_device_t *device, CUmodule *module)
 {
+    PP_TRY(pp_cuda_enter(device));
     pthread_mutex_lock(&images.lock);
     const pp_status_t status = load_module(device, module);
     pthread_mutex_unlock(&images.lock);
-    return status;
+    return pp_cuda_leave(device, status);
 }
 
-/* Inside the device. */
-static void give_module(const pp_cuda_device_t *device, uint64_t unused)
+pp_status_t pp_folds_take(const pp_cuda_device_t *device)
 {
-    (void)unused;
+    CUmodule module;
+    return take_module(device, &module);
+}
+
+/* A forked child finds the lock as another thread of its parent may have had it. */
+void pp_folds_give(const pp_cuda_device_t *device)
+{
+    if (pp_cuda_in_child())
+        return;
     pthread_mutex_lock(&images.lock);
     image_t       *image = image_of(device->device);
     const CUmodule unused_now = --image->users == 0 ? image->module : NULL;
     pthread_mutex_unlock(&images.lock);
-    if (unused_now)                  /* the next handle loads the image again, and need not wait for this */
-        device->cuda->cuModuleUnload(unused_now);
+    if (!unused_now || pp_cuda_enter(device) < 0)    /* the next one loads the image again, and need not wait for this */
+        return;
+    device->cuda->cuModuleUnload(unused_now);
+    pp_cuda_leave(device, PP_OK);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */
@@ -231,7 +239,7 @@ static pp_status_t prepare(pp_folds_t *folds)
 void pp_folds_close(pp_folds_t *folds)
 {
     if (folds && folds->module)
-        pp_dispose(&folds->device, give_module, 0);
+        pp_folds_give(&folds->device);
     free(folds);
 }
 

@@ -1,8 +1,6 @@
 /* lane.c - see lane.h. */
 #include "lane.h"
 
-#include "disposal.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,54 +28,37 @@ static CUstream stream_of(uint64_t stream) { return (CUstream)(uintptr_t)stream;
 
 /* ---- opening and closing -------------------------------------------------------------------------- */
 
+/* Inside the device. */
 static pp_status_t make(pp_lane_t *lane)
 {
-    PP_TRY(pp_cuda_make_stream(lane->device.cuda, &lane->own));
-    pp_status_t status = CALL(lane, cuEventCreate, &lane->queued, CU_EVENT_DISABLE_TIMING);
-    if (status < 0) {
-        lane->device.cuda->cuStreamDestroy(lane->own);
-        lane->own = NULL;
-    }
+    PP_TRY(CALL(lane, cuEventCreate, &lane->queued, CU_EVENT_DISABLE_TIMING));
+    pp_status_t status = pp_cuda_pool_get_stream(lane->pool, &lane->own);
+    if (status < 0)
+        lane->device.cuda->cuEventDestroy(lane->queued);
     return status;
 }
 
-pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane)
+pp_status_t pp_lane_open(pp_cuda_pool_t *pool, pp_lane_t *lane)
 {
     pp_status_t status;
-    *lane = (pp_lane_t){0};
-    PP_TRY(pp_cuda_device_open(device, &lane->device));
-    if ((status = pp_cuda_enter(&lane->device)) >= 0)
-        status = pp_cuda_leave(&lane->device, make(lane));
-    if (status < 0)
-        pp_lane_close(lane);
+    *lane = (pp_lane_t){.pool = pool, .device = pool->device};
+    IN_DEVICE(lane, status, make(lane));
     return status;
 }
-
-typedef struct pp_borrowed {
-    struct pp_borrowed *next;
-    void *memory;
-} pp_borrowed_t;
 
 void pp_lane_give_back(pp_lane_t *lane)
 {
-    for (pp_borrowed_t *next, *at = lane->borrowed; at; at = next) {
-        next = at->next;
-        pp_dispose_registered(&lane->device, at->memory);
-        free(at);
-    }
+    pp_cuda_pool_leave(lane->pool, lane->borrowed);
     lane->borrowed = NULL;
 }
 
-/* Errors of closing have no one to hear them: the process goes on without what could not be freed. */
 void pp_lane_close(pp_lane_t *lane)
 {
     if (lane->own && pp_cuda_enter(&lane->device) >= 0) {
-        pp_lane_give_back(lane);
         lane->device.cuda->cuEventDestroy(lane->queued);
-        lane->device.cuda->cuStreamDestroy(lane->own);
+        pp_cuda_pool_put_stream(lane->pool, lane->own);
         pp_cuda_leave(&lane->device, PP_OK);
     }
-    pp_dispose_device(&lane->device);
     *lane = (pp_lane_t){0};
 }
 
@@ -90,33 +71,23 @@ void pp_lane_stay(pp_lane_t *lane, const pp_folds_t *folds, size_t user_bytes, s
     lane->element_bytes = element_bytes;
 }
 
-static pp_status_t allocate(const pp_lane_t *lane, size_t bytes, char **data)
-{
-    CUdeviceptr address = 0;
-    void       *memory = NULL;
-    if (!lane->folds)
-        PP_TRY(pp_dispose_alloc_pinned(lane->device.cuda, &memory, bytes));
-    else
-        PP_TRY(pp_dispose_alloc(lane->device.cuda, &address, bytes));
-    *data = lane->folds ? (char *)(uintptr_t)address : memory;
-    return PP_OK;
-}
+static pp_cuda_item_t kind_of(const pp_lane_t *lane) { return lane->folds ? PP_CUDA_MEMORY : PP_CUDA_PINNED; }
 
-static void release(const pp_lane_t *lane, char *data)
+static void release(const pp_lane_t *lane, const pp_pinned_t *pinned)
 {
-    if (lane->folds)
-        pp_dispose_memory(&lane->device, pp_cuda_address(data));
-    else
-        pp_dispose_pinned(&lane->device, data);
+    if (pinned->bytes > 0)
+        pp_cuda_pool_put(lane->pool, kind_of(lane), pp_cuda_address(pinned->data), NULL);
 }
 
 static pp_status_t pin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
+    CUdeviceptr memory = 0;
     if (pinned->bytes > 0)
-        PP_TRY(allocate(lane, pinned->bytes, &pinned->data));
+        PP_TRY(pp_cuda_pool_get(lane->pool, kind_of(lane), pinned->bytes, &memory));
+    pinned->data = (char *)(uintptr_t)memory;
     pp_status_t status = CALL(lane, cuEventCreate, &pinned->done, CU_EVENT_DISABLE_TIMING);
-    if (status < 0 && pinned->bytes > 0)
-        release(lane, pinned->data);
+    if (status < 0)
+        release(lane, pinned);
     return status;
 }
 
@@ -146,8 +117,7 @@ void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     if (pinned && pp_cuda_enter(&lane->device) >= 0) {
         lane->device.cuda->cuEventDestroy(pinned->done);
-        if (pinned->bytes > 0)
-            release(lane, pinned->data);
+        release(lane, pinned);
         pp_cuda_leave(&lane->device, PP_OK);
     }
     free(pinned);
@@ -159,7 +129,7 @@ pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned) { r
 
 static bool is_borrowed(const pp_lane_t *lane, const void *memory)
 {
-    const pp_borrowed_t *at = lane->borrowed;
+    const pp_registered_t *at = lane->borrowed;
     while (at && at->memory != memory)
         at = at->next;
     return at;
@@ -173,7 +143,7 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
     pinned->data = memory;
     if (pp_lane_has_borrowed(lane, memory))
         return true;
-    pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
+    pp_registered_t *borrowed = malloc(sizeof *borrowed);
     if (!borrowed) {
         pp_fail(PP_ERR_MEMORY, "no memory to register %zu bytes", bytes);
         return false;
@@ -186,7 +156,7 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
         free(borrowed);
         return false;
     }
-    *borrowed = (pp_borrowed_t){.next = lane->borrowed, .memory = memory};
+    *borrowed = (pp_registered_t){.next = lane->borrowed, .memory = memory, .bytes = bytes};
     lane->borrowed = borrowed;
     return true;
 }

@@ -13,12 +13,14 @@
 #define PP_LANE_H
 
 #include "folds.h"
+#include "pool.h"
 
 typedef struct pp_lane {
-    pp_cuda_device_t device;
+    pp_cuda_pool_t  *pool;
+    pp_cuda_device_t device;         /* the pool's */
     CUstream         own;            /* for copies that do not go to or from the host */
     CUevent          queued;         /* recorded on the application's stream */
-    struct pp_borrowed *borrowed;    /* memory that pp_lane_borrow() has pinned */
+    pp_registered_t *borrowed;       /* memory that pp_lane_borrow() has pinned */
     /* Not NULL: what is pinned and borrowed is memory of devices instead, and what is borrowed holds accumulators: elements
        are converted on the way. */
     const pp_folds_t *folds;
@@ -42,12 +44,11 @@ typedef struct pp_pinned {
     bool              on_own;        /* a copy on the lane's stream: its event can still be recorded behind it */
 } pp_pinned_t;
 
-/* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
-pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane);
-/* Leaves what was borrowed to be given back.  No copy of it is queued. */
+/* A failure leaves nothing to close. */
+pp_status_t pp_lane_open(pp_cuda_pool_t *pool, pp_lane_t *lane);
+/* Leaves what was borrowed to the pool.  No copy of it is queued. */
 void        pp_lane_give_back(pp_lane_t *lane);
-/* Frees what open() made, and what was borrowed.  Else no memory is pinned by the lane any more, and no copy
-   of it is queued. */
+/* Nothing is pinned or borrowed by the lane any more, and no copy is queued. */
 void        pp_lane_close(pp_lane_t *lane);
 
 /* From now on the lane's memory is the device's; `folds` live longer than the lane. */
@@ -60,8 +61,8 @@ void        pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned);
 
 /* Makes what pp_lane_borrow() needs. */
 pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned);
-/* Has a copy use memory of the host that others own: whole pages, which stay mapped until the lane closes, and which the
-   lane pins the first time.  They are not busy.  False: the driver does not pin them; the error says why. */
+/* Has a copy use memory of the host that others own: whole pages, which stay mapped until the pool has given them back, and
+   which the lane pins the first time.  They are not busy.  False: the driver does not pin them; the error says why. */
 bool        pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes);
 /* Whether it has: then it calls nothing that may wait. */
 bool        pp_lane_has_borrowed(const pp_lane_t *lane, const void *memory);

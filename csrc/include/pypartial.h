@@ -271,6 +271,7 @@ typedef struct pp_stats {
     uint64_t bounced_bytes;         /* of them, by a bounce buffer: not where rounds read and write */
     uint64_t ipc_bytes;             /* the same, between buffers and memory of devices that ranks share */
     uint64_t direct_bytes;          /* given to MPI, to send or to receive, at addresses of devices */
+    uint64_t pooled_bytes;          /* memory of devices, and pinned memory, that freed handles have left for others */
     uint64_t device_rounds;         /* rounds that this rank had a device reduce */
     uint64_t device_wait_ns;        /* that threads have waited for copies before a collective call, or away, began */
     int32_t  neighbours;            /* ranks reachable by doorbell, this rank included */

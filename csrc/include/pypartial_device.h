@@ -65,15 +65,6 @@ pp_status_t pp_land(pp_handle_t *handle, uint64_t call, int32_t results, int64_t
    limit).  A context that has failed waits for nothing. */
 pp_status_t pp_land_all(pp_ctx_t *ctx, uint64_t *until, int64_t timeout_us);
 
-/* Local, blocking: waits until the memory is free again that handles of this context do not use any more.  What they had
-   shared other ranks each give back when they have freed the handle, too; and the driver may wait for all that is queued
-   on the device.  PP_PENDING: not within `timeout_us` (>= 0) for each, or another thread frees the context; it is freed
-   later then. */
-pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us);
-/* Local, blocking: waits until the driver has taken back what this process has left so far, in any context.  PP_PENDING:
-   not within `timeout_us` (>= 0). */
-pp_status_t pp_await_disposal(int64_t timeout_us);
-
 /* CDEF END */
 
 #endif

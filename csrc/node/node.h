@@ -51,6 +51,7 @@ typedef struct pp_commons {
        still read that of the agreement before. */
     _Atomic uint64_t regions[2];
     _Atomic uint64_t top;                  /* only offsets below this one have been given out so far */
+    _Atomic uint32_t unmapped;             /* ranks that have closed the memory of devices of the others, for good */
     _Alignas(64) char lock[56];            /* see pp_node_lock() */
     bool     broken;                       /* under the lock: a rank has died that held it */
     pp_presence_t presence[];

@@ -1,6 +1,5 @@
 /* arrivals.c - elements that come off a device, and are linked.  See staging.h. */
 #include "direct.h"
-#include "kept.h"
 #include "vault.h"
 #include "../coll/rounds/time.h"
 
@@ -32,9 +31,7 @@ int pp_staging_look(pp_ctx_t *ctx)
     int  arrived = 0;
     bool meets = false;
     if (ctx->vaults)
-        pp_vaults_free(ctx);
-    if (ctx->kept)
-        pp_kept_look(ctx);
+        pp_vaults_look(ctx);
     if (ctx->flights == 0 || ctx->engine.error)
         return 0;
     pp_handle_t *unready = find_unready(ctx);

@@ -1,6 +1,5 @@
 /* context.c - the life of a context, apart from MPI.  See context.h. */
 #define _GNU_SOURCE   /* PTHREAD_MUTEX_ADAPTIVE_NP */
-#include "kept.h"
 #include "vault.h"
 #include "wait_parts.h"
 
@@ -105,8 +104,7 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
 void pp_ctx_empty(pp_ctx_t *ctx)
 {
     pp_calls_close(&ctx->calls);
-    pp_vaults_free(ctx);             /* what others have mapped is left to the end of the process */
-    pp_kept_end(ctx);
+    pp_vaults_end(ctx);
     pp_engine_release(&ctx->engine);
     pp_node_close(&ctx->node);
     ctx->nodes = NULL;               /* the transport's */

@@ -11,7 +11,7 @@
 #define PP_CONTEXT_H
 
 #include "../coll/calls.h"
-#include "../cuda/driver.h"
+#include "../cuda/pool.h"
 #include "../transport/pp_mpi.h"
 
 #include <pthread.h>
@@ -116,8 +116,8 @@ struct pp_ctx {
     bool            looks;           /* a look for messages is in progress */
     pp_cuda_device_t looks_on;       /* the device that is current until its end, if there is a context */
     struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
-    struct pp_kept *kept;            /* regions of such handles: see kept.h */
-    uint32_t        awaits;          /* threads that wait for both */
+    pp_cuda_pools_t pools;
+    struct pp_kept_region *kept;     /* of freed handles: see pinned.c */
     bool            ending;          /* all ranks free the context, and a thread of this one ends it */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */

@@ -1,6 +1,5 @@
 /* device_kind.c - see device_kind.h. */
 #include "device_kind.h"
-#include "../cuda/disposal.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -171,33 +170,17 @@ void pp_device_end_marks(pp_device_kind_t *kind)
 
 static pp_status_t device_allocate(const pp_memory_t *self, size_t bytes, void **elements)
 {
-    pp_device_kind_t *kind = pp_device_kind_of(self);
     CUdeviceptr       address = 0;
-    PP_TRY(pp_cuda_enter(&kind->device));
-    const pp_status_t status = CALL(kind, cuMemAlloc, &address, bytes);
-    pp_cuda_leave(&kind->device, PP_OK);
+    const pp_status_t status = pp_cuda_pool_get(pp_device_kind_of(self)->pool, PP_CUDA_MEMORY, bytes, &address);
     *elements = (void *)(uintptr_t)address;
     return status;
 }
 
-/* What is queued may use a vector that is released.  False: then nobody knows when the vector can be given back. */
-static bool leave_behind_operations(const pp_device_kind_t *kind)
-{
-    pp_device_marks_t *marks = kind->marks;
-    const uint64_t     queued = marks ? atomic_load(&marks->queued) : 0;
-    if (!marks || marks->over >= queued || marks->left == queued)
-        return true;
-    if (!pp_dispose_behind(&kind->device, kind->stream))
-        return false;
-    marks->left = queued;
-    return true;
-}
-
+/* What is queued may use a vector that is released. */
 static void device_release(const pp_memory_t *self, void *elements)
 {
     const pp_device_kind_t *kind = pp_device_kind_of(self);
-    if (leave_behind_operations(kind))
-        pp_dispose_memory(&kind->device, at(elements));
+    pp_cuda_pool_put(kind->pool, PP_CUDA_MEMORY, at(elements), kind->stream);
 }
 
 static void device_copy(const pp_memory_t *self, void *to, const void *from, size_t bytes)

@@ -9,6 +9,7 @@
 #define PP_DEVICE_KIND_H
 
 #include "../cuda/folds.h"
+#include "../cuda/pool.h"
 #include "../reduce/memory.h"
 
 typedef struct pp_device_failure {
@@ -27,15 +28,15 @@ typedef struct pp_fence {
 typedef struct pp_device_marks {
     _Atomic uint64_t queued;         /* operations so far */
     uint64_t         over;           /* so many are known to be over */
-    uint64_t         left;           /* vectors that are left to be given back wait for so many */
     pp_fence_t      *fences, *newest;    /* recorded, oldest first */
     pp_fence_t      *idle;
 } pp_device_marks_t;
 
-/* Device, kernels and stream are the owner's, and open while there is memory of this kind. */
+/* Kernels and stream are the owner's, and there while there is memory of this kind.  The stream is of the pool. */
 typedef struct pp_device_kind {
     pp_memory_t          memory;     /* first, so that its address is this object's */
-    pp_cuda_device_t     device;
+    pp_cuda_pool_t      *pool;
+    pp_cuda_device_t     device;     /* the pool's */
     const pp_folds_t    *folds;
     CUstream             stream;
     pp_device_failure_t *failure;

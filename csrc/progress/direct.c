@@ -1,7 +1,5 @@
 /* direct.c - see direct.h. */
 #include "direct_parts.h"
-#include "../cuda/aside.h"
-#include "../cuda/disposal.h"
 
 #include <stdlib.h>
 
@@ -13,12 +11,11 @@ static pp_status_t allocate(const pp_memory_t *self, size_t bytes, void **elemen
 {
     const pp_cuda_device_t *device = &direct_of(self)->kind.device;
     PP_TRY(pp_device_queued_operations.allocate(self, bytes, elements));
-    const CUdeviceptr address = pp_cuda_address(*elements);
-    pp_status_t       status = pp_cuda_enter(device);
+    pp_status_t status = pp_cuda_enter(device);
     if (status >= 0)
-        status = pp_cuda_leave(device, pp_cuda_prepare_for_mpi(device->cuda, address));
+        status = pp_cuda_leave(device, pp_cuda_prepare_for_mpi(device->cuda, pp_cuda_address(*elements)));
     if (status < 0) {
-        pp_dispose_memory(device, address);
+        pp_device_operations.release(self, *elements);
         *elements = NULL;
     }
     return status;
@@ -32,14 +29,12 @@ static pp_status_t lend(const pp_memory_t *self, size_t bytes)
     return pp_cuda_enter(&direct->kind.device);   /* an MPI may look which device is current */
 }
 
-/* A look goes on with what it has begun: the device stays current until its end.  A handle may be released in it, whose
-   memory is given back after that call, too. */
+/* A look goes on with what it has begun: the device stays current until its end. */
 static bool stays(pp_ctx_t *ctx, const pp_cuda_device_t *device)
 {
     if (!ctx->looks || ctx->looks_on.context)
         return false;
     ctx->looks_on = *device;
-    pp_aside_hold();
     return true;
 }
 
@@ -55,30 +50,25 @@ static void release(const pp_memory_t *self, void *elements)
         pp_device_operations.release(self, elements);
 }
 
-/* What is still queued reads and writes vectors, which were left to be given back behind it; so are the stream and the
-   kernels. */
 void pp_direct_close(pp_direct_t *direct)
 {
-    if (direct->kind.stream && pp_cuda_enter(&direct->kind.device) >= 0) {
-        pp_device_end_marks(&direct->kind);
-        pp_cuda_leave(&direct->kind.device, PP_OK);
-        pp_dispose_stream(&direct->kind.device, direct->kind.stream);
+    pp_device_kind_t *kind = &direct->kind;
+    if (kind->stream && pp_cuda_enter(&kind->device) >= 0) {
+        pp_device_end_marks(kind);
+        pp_cuda_pool_put_stream(kind->pool, kind->stream);
+        pp_cuda_leave(&kind->device, PP_OK);
     }
-    direct->kind.stream = NULL;
+    kind->stream = NULL;
     pp_folds_close(direct->folds);
     direct->folds = NULL;
-    pp_dispose_device(&direct->kind.device);
 }
 
 static void end(const pp_memory_t *self)
 {
     pp_direct_t *direct = direct_of(self);
-    const bool   holds = direct->holds;
     if (direct->gives_back)
         pp_direct_close(direct);
     free(direct);
-    if (holds)
-        pp_aside_let();
 }
 
 void pp_direct_make_kind(pp_direct_t *direct)
@@ -95,7 +85,7 @@ void pp_direct_make_kind(pp_direct_t *direct)
 
 void pp_direct_unpin_receive(pp_direct_t *direct)
 {
-    pp_lane_t lane = {.device = direct->kind.device, .folds = direct->folds};
+    pp_lane_t lane = {.pool = direct->kind.pool, .device = direct->kind.device, .folds = direct->folds};
     if (direct->receive)
         pp_lane_unpin(&lane, direct->receive);
     direct->receive = NULL;
@@ -146,7 +136,6 @@ void pp_direct_end_look(pp_ctx_t *ctx)
         return;
     pp_cuda_leave(&ctx->looks_on, PP_OK);
     ctx->looks_on.context = NULL;
-    pp_aside_let();
 }
 
 pp_status_t pp_direct_check(pp_handle_t *handle)
@@ -174,10 +163,6 @@ void pp_direct_end(pp_handle_t *handle, bool frees)
             break;
         }
     direct->gives_back = frees;
-    if (!direct->ends_alone) {       /* the vectors end later, in this thread, and the driver is called for that */
-        direct->holds = true;
-        pp_aside_hold();
-    }
     if (frees)
         pp_direct_unpin_receive(direct);
     if (direct->ends_alone)

@@ -1,7 +1,6 @@
 /* direct_groups.c - see direct_groups.h. */
 #include "direct_groups.h"
 #include "direct_parts.h"
-#include "../cuda/disposal.h"
 #include "../coll/preduce/preduce.h"
 
 #include <stdlib.h>
@@ -34,23 +33,21 @@ static pp_status_t finish(const direct_groups_t *groups, pp_status_t status)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Inside the device. */
 static pp_status_t allocate(direct_groups_t *groups, const pp_preduce_t *preduce)
 {
-    const pp_cuda_t *cuda = groups->base.kind.device.cuda;
+    pp_cuda_pool_t *pool = groups->base.kind.pool;
     for (int i = 0; i < AVERAGES; i++) {
-        PP_TRY(pp_dispose_alloc(cuda, &groups->averages[i], preduce->vector_bytes));
-        PP_TRY(pp_cuda_prepare_for_mpi(cuda, groups->averages[i]));
+        PP_TRY(pp_cuda_pool_get(pool, PP_CUDA_MEMORY, preduce->vector_bytes, &groups->averages[i]));
+        PP_TRY(pp_cuda_prepare_for_mpi(pool->device.cuda, groups->averages[i]));
     }
     return preduce->config.plan.weights == PP_WEIGHTS_INITIAL
-         ? pp_dispose_alloc(cuda, &groups->initial, preduce->vector_bytes) : PP_OK;
+         ? pp_cuda_pool_get(pool, PP_CUDA_MEMORY, preduce->vector_bytes, &groups->initial) : PP_OK;
 }
 
 static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)
 {
     const pp_preduce_t        *preduce = pp_preduce_of(handle);
-    const pp_direct_elements_t elements = {.device = preduce->config.device - 1, .op = PP_SUM,
-                                           .type = preduce->config.type, .count = preduce->count};
+    const pp_direct_elements_t elements = {.op = PP_SUM, .type = preduce->config.type, .count = preduce->count};
     const pp_cuda_device_t    *device = &groups->base.kind.device;
     groups->count = preduce->count;
     PP_TRY(pp_direct_open(handle, &groups->base, &elements));
@@ -58,15 +55,17 @@ static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)
     return pp_cuda_leave(device, allocate(groups, preduce));
 }
 
+static void put(const direct_groups_t *groups, CUdeviceptr vector)
+{
+    if (vector)
+        pp_cuda_pool_put(groups->base.kind.pool, PP_CUDA_MEMORY, vector, stream_of(groups));
+}
+
 static void close(direct_groups_t *groups)
 {
-    const pp_cuda_device_t *device = &groups->base.kind.device;
-    const bool gives = !stream_of(groups) || pp_dispose_behind(device, stream_of(groups));
-    for (int i = 0; gives && i < AVERAGES; i++)
-        if (groups->averages[i])
-            pp_dispose_memory(device, groups->averages[i]);
-    if (gives && groups->initial)
-        pp_dispose_memory(device, groups->initial);
+    for (int i = 0; i < AVERAGES; i++)
+        put(groups, groups->averages[i]);
+    put(groups, groups->initial);
     groups->averages[0] = groups->averages[1] = groups->initial = 0;
     pp_direct_close(&groups->base);
 }

@@ -21,11 +21,12 @@ pp_status_t pp_direct_open(const pp_handle_t *handle, pp_direct_t *direct, const
     pp_lane_t         lane = handle->staging->lane;
     if (elements->count == 0)
         return pp_fail(PP_ERR_STATE, "there are no elements");
-    PP_TRY(pp_cuda_device_open(elements->device, &kind->device));
+    kind->pool = lane.pool;
+    kind->device = lane.device;
+    PP_TRY(pp_cuda_pool_load(kind->pool));
     PP_TRY(pp_folds_open(&kind->device, elements->op, elements->type, &direct->folds));
     kind->folds = direct->folds;
-    PP_TRY(pp_cuda_enter(&kind->device));
-    PP_TRY(pp_cuda_leave(&kind->device, pp_cuda_make_stream(kind->device.cuda, &kind->stream)));
+    PP_TRY(pp_cuda_pool_get_stream(kind->pool, &kind->stream));
     pp_lane_stay(&lane, direct->folds, 0, 0);
     return pp_lane_pin(&lane, handle->staging->bytes, &direct->receive);
 }
@@ -64,8 +65,7 @@ pp_status_t pp_direct_ask(pp_handle_t *handle, const char *no_direct)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
     pp_direct_begin(handle, direct, meet);
     coll->own = &direct->kind.memory;
-    const pp_direct_elements_t elements = {.device = coll->config.device - 1, .op = coll->config.op,
-                                           .type = coll->config.type, .count = coll->count};
+    const pp_direct_elements_t elements = {.op = coll->config.op, .type = coll->config.type, .count = coll->count};
     if ((no_direct ? pp_fail(PP_ERR_STATE, "%s", no_direct) : pp_direct_open(handle, direct, &elements)) < 0)
         pp_direct_lack(direct);
     return PP_OK;

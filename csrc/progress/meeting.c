@@ -1,6 +1,5 @@
 /* meeting.c - the ranks meet when they have agreed on a handle with a vault.  See vault.h. */
 #include "vault_parts.h"
-#include "../cuda/disposal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +13,10 @@ static pp_status_t make_memory(pp_device_vault_t *vault)
 {
     int32_t me = vault->index;
     size_t  bytes = vault->use->vectors(vault, me) * vault->stride;
-    PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->work));
-    PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->folding));
+    PP_TRY(pp_cuda_pool_get_stream(vault->pool, &vault->work));
+    PP_TRY(pp_cuda_pool_get_stream(vault->pool, &vault->folding));
     PP_TRY(PP_VAULT_CALL(vault, cuEventCreate, &vault->folded, CU_EVENT_DISABLE_TIMING));
-    PP_TRY(pp_dispose_alloc(vault->device.cuda, &vault->bases[me], bytes));
+    PP_TRY(pp_cuda_pool_get(vault->pool, PP_CUDA_SHARED, bytes, &vault->bases[me]));
     return PP_VAULT_CALL(vault, cuIpcGetMemHandle, &vault->mine, vault->bases[me]);
 }
 
@@ -26,29 +25,24 @@ static pp_status_t offer(pp_device_vault_t *vault)
 {
     if (vault->count == 0)
         return pp_fail(PP_ERR_STATE, "there are no elements");
-    PP_TRY(pp_cuda_device_open(vault->number, &vault->device));
+    PP_TRY(pp_cuda_pool_load(vault->pool));
     PP_TRY(pp_folds_open(&vault->device, vault->op, vault->type, &vault->folds));
     PP_TRY(pp_cuda_enter(&vault->device));
     return pp_cuda_leave(&vault->device, make_memory(vault));
 }
 
-/* Inside the device. */
 static pp_status_t map_others(pp_device_vault_t *vault)
 {
-    for (int32_t rank = 0; rank < vault->ranks; rank++) {
-        if (rank == vault->index)
-            continue;
-        PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->bases[rank], vault->theirs[rank],
-                             CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    }
+    for (int32_t rank = 0; rank < vault->ranks; rank++)
+        if (rank != vault->index)
+            PP_TRY(pp_cuda_pool_map(vault->pool, &vault->theirs[rank], &vault->bases[rank]));
     return PP_OK;
 }
 
 /* A job: everything that may fail, so that the ranks then only change over. */
 static pp_status_t open_others(pp_device_vault_t *vault)
 {
-    PP_TRY(pp_cuda_enter(&vault->device));
-    PP_TRY(pp_cuda_leave(&vault->device, map_others(vault)));
+    PP_TRY(map_others(vault));
     return vault->use->fill(vault);
 }
 
@@ -64,37 +58,12 @@ static int32_t who_refuses(const pp_device_vault_t *vault)
     return -1;
 }
 
-/* Whether another rank may have this one's memory mapped although it has said PP_SETTLED. */
-static bool others_hold(const pp_device_vault_t *vault)
-{
-    for (int32_t rank = 0; rank < vault->ranks; rank++)
-        if (rank != vault->index && atomic_load(&vault->offers[rank].state) & PP_HOLDS)
-            return true;
-    return false;
-}
-
-/* Nobody will say when they let go: the process keeps what it has offered until it ends. */
-static void keep_own(pp_device_vault_t *vault)
-{
-    vault->bases[vault->index] = 0;
-    vault->device = (pp_cuda_device_t){0};
-}
-
 /* The job is over that this rank has done at its stage. */
 static void say_result(pp_device_vault_t *vault, pp_status_t status)
 {
-    switch (vault->stage) {
-    case 0:
+    if (vault->stage == 0)
         vault->offers[vault->index].memory = vault->mine;
-        pp_vault_say(vault, PP_OFFERED, status);
-        break;
-    case PP_OFFERED:
-        pp_vault_say(vault, PP_OPENED, status);
-        break;
-    default:
-        vault->holds = status < 0;
-        pp_vault_say(vault, PP_SETTLED, PP_OK);
-    }
+    pp_vault_say(vault, vault->stage == 0 ? PP_OFFERED : PP_OPENED, status);
 }
 
 /* All ranks have offered: this one opens what they did. */
@@ -114,16 +83,14 @@ static void settle(pp_handle_t *handle, pp_device_vault_t *vault)
     const int32_t refuses = who_refuses(vault);
     if (refuses >= 0) {
         snprintf(vault->refusal, sizeof vault->refusal, "rank %d: %s", refuses, vault->offers[refuses].why);
-        pp_vault_begin(vault, pp_vault_close);
-        return;
+    } else {
+        vault->use->change_over(handle, vault);
+        vault->in_use = true;
     }
-    vault->use->change_over(handle, vault);
-    vault->in_use = true;
     pp_vault_say(vault, PP_SETTLED, PP_OK);
 }
 
-/* No rank makes a round, or frees memory, before all have changed over, or closed that of others, or said that they could
-   not. */
+/* No rank makes a round before all have changed over. */
 static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
 {
     while (pp_vault_meets(handle)) {
@@ -150,7 +117,9 @@ static pp_status_t begin(pp_handle_t *handle, pp_device_vault_t *vault)
     vault->theirs = calloc((size_t)vault->ranks, sizeof *vault->theirs);
     if (!vault->bases || !vault->theirs)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
-    pp_vaults_retry(vault->ctx);
+    vault->pool = handle->staging->lane.pool;
+    vault->device = vault->pool->device;
+    pp_vaults_look(vault->ctx);      /* what they put is used again */
     vault->meets = true;
     vault->ctx->flights++;           /* threads look often */
     pp_status_t status = vault->refusal[0] ? pp_fail(PP_ERR_STATE, "%s", vault->refusal) : vault->use->make(vault);
@@ -177,11 +146,8 @@ static pp_status_t meet(pp_handle_t *handle)
         return PP_PENDING;
     vault->meets = false;
     vault->ctx->flights--;
-    if (vault->in_use)
-        return PP_OK;
-    if (others_hold(vault))
-        keep_own(vault);
-    pp_vault_free_own(vault);
+    if (!vault->in_use)
+        pp_vault_put(vault);
     return PP_OK;
 }
 

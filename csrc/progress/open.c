@@ -7,7 +7,6 @@
  * other ranks until all of them have ended, too.
  */
 #include "live.h"
-#include "kept.h"
 #include "vault.h"
 
 #include <mpi.h>
@@ -290,21 +289,14 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
     return PP_OK;
 }
 
-/* Waits until no thread waits here for what freed handles have left, and a moment for that: what is left then stays until
-   the process ends. */
-static void let_go(pp_ctx_t *ctx)
+/* If that takes too long, registered memory of the node, and what the ranks tell each other, stay mapped: there is no one
+   left who could unmap it. */
+static void give_devices_back(pp_ctx_t *ctx)
 {
-    enum { LOOKS = 1000, PAUSE_US = 1000 };
-    pthread_mutex_lock(&ctx->lock);
-    pp_vaults_retry(ctx);
-    for (int looks = 0; ctx->awaits > 0 || (looks < LOOKS && pp_left_is_awaited(ctx)); looks++) {
-        pp_vaults_free(ctx);
-        pp_kept_look(ctx);
-        pthread_mutex_unlock(&ctx->lock);
-        usleep(PAUSE_US);
-        pthread_mutex_lock(&ctx->lock);
-    }
-    pthread_mutex_unlock(&ctx->lock);
+    pp_node_t *node = &ctx->node;
+    const bool over = pp_cuda_pools_end(&ctx->pools, node->commons ? &node->commons->unmapped : NULL, (uint32_t)node->size);
+    if (!over && node->memory)
+        pp_shared_use(node->memory);
 }
 
 /* Releases what the context has, which no rank needs any more; but if a thread did not come out, that stays. */
@@ -315,8 +307,9 @@ static pp_status_t release_freed(pp_ctx_t *ctx)
         pp_live_keep(ctx);
         return PP_OK;
     }
-    let_go(ctx);
+    pp_staging_end_kept(ctx);
     pp_ctx_empty(ctx);
+    give_devices_back(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;
     return status;

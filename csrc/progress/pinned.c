@@ -1,7 +1,5 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
-#include "../cuda/aside.h"
 #include "direct.h"
-#include "kept.h"
 #include "vault.h"
 
 #include <stdlib.h>
@@ -34,6 +32,60 @@ pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **out)
     return status;
 }
 
+/* ---- regions of the node -------------------------------------------------------------------------------------- */
+
+/* What is copied to registered memory goes to the pages that it had when it was registered.  So the region of a freed
+   handle is used again only when the driver has given that up.  Until then the context keeps the board. */
+typedef struct pp_kept_region {
+    struct pp_kept_region *next;
+    pp_board_t board;                /* of no memory, if the rounds were made of messages */
+} pp_kept_region_t;
+
+/* `frees`: else copies may still use the region, and it stays mapped. */
+static void keep_region(pp_handle_t *handle, bool frees)
+{
+    pp_ctx_t         *ctx = pp_ctx_of(handle);
+    pp_kept_region_t *kept = calloc(1, sizeof *kept);
+    if (kept)
+        pp_allreduce_of(handle)->takes_board = &kept->board;
+    if (!kept || !frees) {
+        if (ctx->node.memory)
+            pp_shared_use(ctx->node.memory);
+        return;
+    }
+    pp_lane_give_back(&handle->staging->lane);
+    kept->next = ctx->kept;
+    ctx->kept = kept;
+}
+
+static void end_regions(pp_kept_region_t *kept)
+{
+    for (pp_kept_region_t *next; kept; kept = next) {
+        next = kept->next;
+        pp_board_end(&kept->board);
+        free(kept);
+    }
+}
+
+void pp_staging_end_kept(pp_ctx_t *ctx)
+{
+    end_regions(ctx->kept);
+    ctx->kept = NULL;
+}
+
+/* Has the driver give up what freed handles have registered, for which it may wait: so without the lock. */
+static void tidy(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&ctx->lock);
+    pp_kept_region_t *kept = ctx->kept;
+    ctx->kept = NULL;
+    pthread_mutex_unlock(&ctx->lock);
+    pp_cuda_pools_tidy(&ctx->pools);
+    pthread_mutex_lock(&ctx->lock);
+    end_regions(kept);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 /* ---- opening and closing ---------------------------------------------------------------------------------- */
 
 static void unpin_all(pp_staging_t *staging, pp_pinned_t *list, bool *any_busy)
@@ -55,7 +107,8 @@ void pp_staging_unpin_spare(pp_staging_t *staging)
         pp_lane_unpin(&staging->lane, idle);
 }
 
-static void end_staging(pp_handle_t *handle)
+/* With the context's lock. */
+static void end(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     bool any_busy = false, reads = false;
@@ -88,18 +141,15 @@ static void end_staging(pp_handle_t *handle)
         reads |= result == staging->reader;
     if (staging->reader && !reads)
         pp_staging_keep(&staging->spare, staging->reader);
-    /* Freed by all ranks, or never made.  Else the process ends, and the driver would wait for the device. */
+    /* Freed by all ranks, or never made.  Else the process ends. */
     bool freed = handle->ended || !handle->engine;
     if (freed) {
         unpin_all(staging, staging->spare, &any_busy);
         unpin_all(staging, staging->borrowers, &any_busy);
         unpin_all(staging, staging->results, &any_busy);
     }
-    if (staging->lane.borrowed) {
-        if (freed && !any_busy)
-            pp_lane_give_back(&staging->lane);
-        pp_kept_begin(handle, freed && !any_busy);
-    }
+    if (staging->lane.borrowed)
+        keep_region(handle, freed && !any_busy);
     pp_vault_end(handle, freed && !any_busy);
     pp_direct_end(handle, freed && !any_busy);
     if (freed && !any_busy)
@@ -108,14 +158,6 @@ static void end_staging(pp_handle_t *handle)
     free(staging->sends);
     free(staging->receives);
     free(staging);
-}
-
-/* With the context's lock. */
-static void end(pp_handle_t *handle)
-{
-    pp_aside_hold();
-    end_staging(handle);
-    pp_aside_let();
 }
 
 static bool overlap(const pp_span_t *a, const pp_span_t *b)
@@ -150,11 +192,13 @@ static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, s
     return PP_OK;
 }
 
-static pp_status_t open(pp_staging_t *staging, const pp_piece_t *pieces, size_t count, size_t element_bytes,
-                        int32_t device)
+static pp_status_t open(pp_ctx_t *ctx, pp_staging_t *staging, const pp_piece_t *pieces, size_t count,
+                        size_t element_bytes, int32_t device)
 {
+    pp_cuda_pool_t *pool;
     PP_TRY(find_spans(staging, pieces, count, element_bytes));
-    PP_TRY(pp_lane_open(device, &staging->lane));
+    PP_TRY(pp_cuda_pool_find(&ctx->pools, device, &pool));
+    PP_TRY(pp_lane_open(pool, &staging->lane));
     return pp_lane_pin(&staging->lane, staging->bytes, &staging->receive);
 }
 
@@ -166,7 +210,8 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
     handle->staging = staging;
     handle->end_staging = end;
-    pp_status_t status = open(staging, pieces, count, element_bytes, device);
+    tidy(pp_ctx_of(handle));
+    pp_status_t status = open(pp_ctx_of(handle), staging, pieces, count, element_bytes, device);
     if (status >= 0)
         status = prepare(handle);
     if (status < 0) {

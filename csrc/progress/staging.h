@@ -131,6 +131,8 @@ static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
    handle is as before. */
 pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
                             int32_t device, pp_status_t (*prepare)(pp_handle_t *));
+/* The context ends, on all ranks: so do the regions that it keeps for freed handles. */
+void        pp_staging_end_kept(pp_ctx_t *ctx);
 /* Takes one of the list that no copy uses.  PP_PENDING: there is none. */
 pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **pinned);
 /* Takes a bounce buffer for a Start, or for a result.  With the lock, which it may release. */

@@ -1,8 +1,8 @@
 /* vault.c - see vault.h. */
+#define _GNU_SOURCE   /* pthread_setname_np */
 #include "vault_parts.h"
-#include "../cuda/aside.h"
-#include "../cuda/disposal.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ void pp_vault_say(pp_device_vault_t *vault, uint32_t stage, pp_status_t status)
         refuses = PP_REFUSES;
     }
     vault->stage = stage;
-    atomic_store(&mine->state, stage | refuses | (vault->holds ? PP_HOLDS : 0));
+    atomic_store(&mine->state, stage | refuses);
 }
 
 bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage)
@@ -45,20 +45,26 @@ bool pp_vault_in_use(const pp_handle_t *handle, const char **why)
 
 /* ---- jobs ------------------------------------------------------------------------------------------------------ */
 
-static void run(void *argument)
+static void *run(void *argument)
 {
     pp_device_vault_t *vault = argument;
+    pthread_setname_np(pthread_self(), "pypartial-cuda");
     vault->job_status = vault->job(vault);
     if (vault->job_status < 0)
         snprintf(vault->why, sizeof vault->why, "%s", pp_error_text());
     atomic_store(&vault->job_over, true);        /* from here on the vault may be freed */
+    return NULL;
 }
 
 void pp_vault_begin(pp_device_vault_t *vault, pp_status_t (*job)(pp_device_vault_t *))
 {
+    pthread_t thread;
     vault->job = job;
     atomic_store(&vault->job_over, false);
-    pp_aside(run, vault);
+    if (pthread_create(&thread, NULL, run, vault) == 0)
+        pthread_detach(thread);
+    else
+        run(vault);
 }
 
 pp_status_t pp_vault_job(pp_device_vault_t *vault)
@@ -103,53 +109,33 @@ pp_status_t pp_vault_folded(pp_device_vault_t *vault)
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
-/* Closes a mapping; false: the driver did not. */
-static bool unmap(const pp_cuda_t *cuda, CUdeviceptr *mapped)
+static bool is_idle(const pp_device_vault_t *vault)
 {
-    if (*mapped && cuda->cuIpcCloseMemHandle(*mapped) == CUDA_SUCCESS)
-        *mapped = 0;
-    return *mapped == 0;
-}
-
-pp_status_t pp_vault_close(pp_device_vault_t *vault)
-{
-    const pp_cuda_t *cuda = vault->device.cuda;
-    bool closed = true;
-    if (!cuda)
-        return PP_OK;
-    PP_TRY(pp_cuda_enter(&vault->device));
-    if (vault->receive) {
-        pp_lane_t lane = {.device = vault->device, .folds = vault->folds};
-        pp_lane_unpin(&lane, vault->receive);
-        vault->receive = NULL;
-    }
-    if (vault->use->close && vault->work)
-        vault->use->close(vault);
-    for (int32_t rank = 0; rank < vault->ranks; rank++) {
-        if (rank != vault->index)
-            closed &= unmap(cuda, &vault->bases[rank]);
-    }
-    if (vault->folded)
-        cuda->cuEventDestroy(vault->folded);
-    if (vault->folding)
-        cuda->cuStreamDestroy(vault->folding);
-    vault->folded = NULL;
-    vault->folding = NULL;
+    if (!vault->work || pp_cuda_enter(&vault->device) < 0)
+        return !vault->work;
+    const CUresult result = vault->device.cuda->cuStreamQuery(vault->work);
     pp_cuda_leave(&vault->device, PP_OK);
-    if (vault->work)
-        pp_dispose_stream(&vault->device, vault->work);      /* vectors were left to be given back behind it */
-    vault->work = NULL;
-    pp_folds_close(vault->folds);
-    vault->folds = NULL;
-    return closed ? PP_OK : PP_ERR_STATE;        /* which nobody is told */
+    return result != CUDA_ERROR_NOT_READY;
 }
 
-void pp_vault_free_own(pp_device_vault_t *vault)
+void pp_vault_put(pp_device_vault_t *vault)
 {
-    CUdeviceptr own = vault->bases[vault->index];
+    const CUdeviceptr own = vault->bases[vault->index];
+    if (vault->receive) {
+        pp_lane_t lane = {.pool = vault->pool, .device = vault->device, .folds = vault->folds};
+        pp_lane_unpin(&lane, vault->receive);
+    }
+    if (vault->folded && pp_cuda_enter(&vault->device) >= 0) {
+        vault->device.cuda->cuEventDestroy(vault->folded);
+        pp_cuda_leave(&vault->device, PP_OK);
+    }
     if (own)
-        pp_dispose_memory(&vault->device, own);
-    pp_dispose_device(&vault->device);
+        pp_cuda_pool_put(vault->pool, PP_CUDA_SHARED, own, vault->work);
+    if (vault->work)
+        pp_cuda_pool_put_stream(vault->pool, vault->work);
+    if (vault->folding)
+        pp_cuda_pool_put_stream(vault->pool, vault->folding);
+    pp_folds_close(vault->folds);
     vault->use->unmake(vault);
     free(vault->bases);
     free(vault->theirs);
@@ -183,36 +169,36 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
         return;
     vault->next = vault->ctx->vaults;
     vault->ctx->vaults = vault;
-    pp_vault_begin(vault, pp_vault_close);
+    if (is_idle(vault))
+        pp_vault_say(vault, PP_LEFT, PP_OK);
 }
 
-void pp_vaults_retry(pp_ctx_t *ctx)
+static void end(pp_device_vault_t *vault)
 {
-    for (pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next)
-        if (vault->stage != PP_CLOSED && !vault->job)
-            pp_vault_begin(vault, pp_vault_close);
+    pp_vault_put(vault);
+    vault->use->end(vault);
+    free(vault);
 }
 
-void pp_vaults_free(pp_ctx_t *ctx)
+void pp_vaults_look(pp_ctx_t *ctx)
 {
     for (pp_device_vault_t *vault, **link = &ctx->vaults; (vault = *link);) {
-        if (vault->job && pp_vault_job(vault) == PP_OK)
-            pp_vault_say(vault, PP_CLOSED, PP_OK);
-        if (vault->stage != PP_CLOSED || !pp_vault_all_at(vault, PP_CLOSED)) {
+        if (vault->stage != PP_LEFT && is_idle(vault))
+            pp_vault_say(vault, PP_LEFT, PP_OK);
+        if (vault->stage != PP_LEFT || !pp_vault_all_at(vault, PP_LEFT)) {
             link = &vault->next;
             continue;
         }
         *link = vault->next;
-        pp_vault_free_own(vault);
-        vault->use->end(vault);
-        free(vault);
+        end(vault);
     }
 }
 
-bool pp_left_is_awaited(const pp_ctx_t *ctx)
+void pp_vaults_end(pp_ctx_t *ctx)
 {
-    bool any = ctx->kept;
-    for (const pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next)
-        any |= vault->job || vault->stage == PP_CLOSED;      /* else the driver has not closed it */
-    return any;
+    for (pp_device_vault_t *next, *vault = ctx->vaults; vault; vault = next) {
+        next = vault->next;
+        end(vault);
+    }
+    ctx->vaults = NULL;
 }

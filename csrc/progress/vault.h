@@ -9,9 +9,9 @@
  * The ranks *meet* when they have agreed on the handle: each offers its memory, opens that of the others, and says
  * whether it could.  If one could not, all have the handle as it was, with vectors in memory of the host.
  *
- * The maker of memory frees it when no other rank has it mapped any more, which may be after the handle was freed here:
- * until then the context keeps the vault.  Where the ranks have refused, nobody tries again: what the driver did not
- * close for another rank stays until the process ends.
+ * A rank's memory, and what it has mapped of the others', are of its pool (cuda/pool.h): mappings stay until the context
+ * ends.  The memory goes back to the pool when no other rank's device uses it any more, which may be after the handle was
+ * freed here: until then the context keeps the vault.
  */
 #ifndef PP_VAULT_H
 #define PP_VAULT_H
@@ -56,12 +56,9 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
 
 /* The handle is released.  `frees`: by all ranks; else the process ends. */
 void        pp_vault_end(pp_handle_t *handle, bool frees);
-/* Tries again to close memory of other ranks that the driver did not close when handles were released. */
-void        pp_vaults_retry(pp_ctx_t *ctx);
-/* Whether this rank is about to close memory of others, or they are to close its own; or what freed handles had registered
-   (kept.h) is about to be given back. */
-bool        pp_left_is_awaited(const pp_ctx_t *ctx);
-/* Tells the others what is closed, and disposes of the memory of vaults that no other rank has mapped any more. */
-void        pp_vaults_free(pp_ctx_t *ctx);
+/* Tells the others what this rank's device does not use any more, and puts the memory of vaults that no device does. */
+void        pp_vaults_look(pp_ctx_t *ctx);
+/* The context ends, on all ranks or with its process. */
+void        pp_vaults_end(pp_ctx_t *ctx);
 
 #endif

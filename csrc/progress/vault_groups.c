@@ -75,7 +75,6 @@ static const char *find(pp_handle_t *handle, pp_device_vault_t *vault)
     vault->op = PP_SUM;
     vault->type = preduce->config.type;
     vault->count = preduce->count;
-    vault->number = preduce->config.device - 1;
     return NULL;
 }
 

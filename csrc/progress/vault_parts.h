@@ -11,9 +11,8 @@ enum { PP_VAULT_WHY_BYTES = 176 };
 
 /* ---- what the ranks tell each other ------------------------------------------------------------------------- */
 
-/* How far a rank has got, with PP_REFUSES if it does not take part, and PP_HOLDS if the driver has not closed memory of
-   others for it.  Each waits at each stage for all others. */
-enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_CLOSED, PP_STAGE = 0xff, PP_REFUSES = 0x100, PP_HOLDS = 0x200 };
+/* How far a rank has got, with PP_REFUSES if it does not take part.  Each waits at each stage for all others. */
+enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_LEFT, PP_STAGE = 0xff, PP_REFUSES = 0x100 };
 
 /* In the memory of the node, one for each rank.  Its owner writes it before it sets `state`. */
 typedef struct pp_offer {
@@ -33,21 +32,20 @@ struct pp_device_vault {
     size_t             vector_bytes;
     int32_t            op, type;
     size_t             count;              /* elements */
-    int32_t            number;             /* of this rank's device */
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
-    /* What a thread does aside; NULL: nothing.  The context may end meanwhile: a job uses nothing of it, nor of the handle but
+    /* What a thread of its own does; NULL: nothing.  The context may end meanwhile: a job uses nothing of it, nor of the handle but
        `staging`, which is kept for that. */
     pp_status_t      (*job)(pp_device_vault_t *);
     _Atomic bool       job_over;           /* `job_status` and `why`, its error, are there */
     pp_status_t        job_status;
     pp_staging_t      *staging;            /* the handle's; jobs of the meeting use it */
     CUipcMemHandle     mine, *theirs;      /* what this rank offers, and copies of what all do, for such jobs */
-    bool               holds;              /* it is not in use, and memory of others may still be mapped here */
     char               refusal[PP_VAULT_WHY_BYTES + 32];       /* why there is no such memory; "": there is */
     char               why[PP_VAULT_WHY_BYTES];
-    pp_cuda_device_t   device;
+    pp_cuda_pool_t    *pool;
+    pp_cuda_device_t   device;             /* the pool's */
     pp_folds_t        *folds;
     CUstream           work, folding;      /* of operations that this rank waits for; of folds and averages */
     CUevent            folded;
@@ -73,9 +71,6 @@ struct pp_vault_use {
     void       (*change_over)(pp_handle_t *, pp_device_vault_t *);
     /* The handle is released: it forgets its vectors there, or releases them.  NULL: it has none. */
     void       (*leave)(pp_handle_t *, pp_device_vault_t *, bool frees);
-    /* Before the memory of other ranks is unmapped, inside the device: waits until what is queued is over, and gives back
-       what was made since.  NULL: nothing is queued. */
-    void       (*close)(pp_device_vault_t *);
     /* Frees what make() has made. */
     void       (*unmake)(pp_device_vault_t *);
     /* No rank uses the vault any more: gives the memory of the node back. */
@@ -100,10 +95,7 @@ pp_status_t pp_vault_folded(pp_device_vault_t *vault);
 void pp_vault_begin(pp_device_vault_t *vault, pp_status_t (*job)(pp_device_vault_t *));
 /* PP_PENDING: a job is not over.  Else there is none any more, and this is what the last one came to. */
 pp_status_t pp_vault_job(pp_device_vault_t *vault);
-/* A job: closes what this rank has opened, but its own memory, which others may have mapped.  If memory of others is still
-   mapped, it fails, and can be tried again; other errors have no one to hear them. */
-pp_status_t pp_vault_close(pp_device_vault_t *vault);
-/* Frees that, too: no other rank has it mapped. */
-void pp_vault_free_own(pp_device_vault_t *vault);
+/* Puts what was made for it back to the pool. */
+void pp_vault_put(pp_device_vault_t *vault);
 
 #endif

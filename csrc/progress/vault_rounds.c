@@ -85,8 +85,8 @@ static void make_kind(round_vault_t *rounds)
 {
     pp_device_vault_t *vault = &rounds->base;
     pp_device_kind_t  *kind = &rounds->memory;
-    *kind = (pp_device_kind_t){.memory = pp_device_operations, .device = vault->device, .folds = vault->folds,
-                               .stream = vault->work, .failure = &vault->failure};
+    *kind = (pp_device_kind_t){.memory = pp_device_operations, .pool = vault->pool, .device = vault->device,
+                               .folds = vault->folds, .stream = vault->work, .failure = &vault->failure};
     kind->memory.mark = mark_nothing;
     kind->memory.finish = pp_device_finish;
     if (vault->ctx->has_thread) {
@@ -150,7 +150,6 @@ static const char *find(pp_handle_t *handle, pp_device_vault_t *vault)
     vault->op = coll->config.op;
     vault->type = coll->config.type;
     vault->count = coll->count;
-    vault->number = coll->config.device - 1;
     return NULL;
 }
 
@@ -199,21 +198,18 @@ static void change_over(pp_handle_t *handle, pp_device_vault_t *vault)
 
 static void leave(pp_handle_t *handle, pp_device_vault_t *vault, bool frees)
 {
-    pp_pool_t *vectors = &pp_allreduce_of(handle)->series.vectors;
+    pp_pool_t        *vectors = &pp_allreduce_of(handle)->series.vectors;
+    pp_device_kind_t *kind = &of_rounds(vault)->memory;
     count_reads(of_rounds(vault), PP_OK);
-    if (frees)
-        pp_pool_release(vectors);
-    else
+    if (!frees) {
         vectors->free_list = NULL;   /* the driver takes all back from a process that ends */
-}
-
-static void close_operations(pp_device_vault_t *vault)
-{
-    round_vault_t *rounds = of_rounds(vault);
-    if (!rounds->memory.marks)
         return;
-    vault->device.cuda->cuStreamSynchronize(vault->work);
-    pp_device_end_marks(&rounds->memory);
+    }
+    pp_pool_release(vectors);
+    if (kind->marks && pp_cuda_enter(&vault->device) >= 0) {
+        pp_device_end_marks(kind);
+        pp_cuda_leave(&vault->device, PP_OK);
+    }
 }
 
 static void unmake(pp_device_vault_t *vault)
@@ -228,5 +224,5 @@ static void end(pp_device_vault_t *vault) { pp_board_end(&of_rounds(vault)->boar
 
 const pp_vault_use_t pp_vault_of_rounds = {
     .bytes = sizeof(round_vault_t), .find = find, .vectors = vectors, .make = make, .fill = fill,
-    .change_over = change_over, .leave = leave, .close = close_operations, .unmake = unmake, .end = end,
+    .change_over = change_over, .leave = leave, .unmake = unmake, .end = end,
 };

@@ -14,7 +14,6 @@ import pytest
 from support import device
 from support.ranks import (
     comm,
-    patient_ctx,
     pytest_configure,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
@@ -22,9 +21,10 @@ from support.ranks import (
     transport,
 )
 
+import pypartial as pp
+
 __all__ = [
     "comm",
-    "patient_ctx",
     "pytest_configure",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
@@ -76,13 +76,23 @@ def stand_in(comm):
     driver.fake_exclusive(False)
     driver.fake_free_at_once(False)
     driver.fake_let_all_go()  # what a test has held that failed
-    # A thread of the library's gives back what handles have left; and ranks are late.
+    # A thread of the library's gives back what contexts had; and ranks are late.
     limit = time.monotonic() + 20
     while driver.fake_leaks().decode() != before and time.monotonic() < limit:
         time.sleep(0.001)
     assert driver.fake_leaks().decode() == before
     assert driver.fake_misuses() == 0
     assert driver.fake_pageable_copies() == 0
+
+
+@pytest.fixture
+def ctx(comm, stand_in) -> Iterator[pp.Context]:
+    """A context over all ranks, freed after the test, which no rank leaves by patience.
+
+    It gives back what its handles had before the stand-in is looked at.
+    """
+    with pp.Context(comm, seed=7, patience=None) as context:
+        yield context
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.mpi
 
 COUNT, SMALL, LARGE = 3000, 8, 1 << 20
 LIMIT_S = 20.0
+MOMENT_S = 0.9  # for which the end of a context waits for its peers, and a bit less
+NO_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
 
 
@@ -98,6 +100,8 @@ several_ranks = pytest.mark.sizes(
     2, 3, 4, 5
 )  # a rank alone asks nobody, and maps no memory of others
 
+TAKE = (b"cuMemAlloc", b"cuMemHostAlloc", b"cuIpcOpenMemHandle", b"cuModuleLoadData")
+GIVE = (b"cuMemFree", b"cuMemFreeHost", b"cuIpcCloseMemHandle", b"cuModuleUnload")
 MAKING = [
     (b"cuMemHostAlloc", STAGED),
     (b"cuMemAlloc", IPC),
@@ -114,6 +118,21 @@ def test_while_a_handle_is_made(ctx, array, stand_in, init, call, path):
         request = make()
     assert request.device_path == path["device_path"]
     request.Free()
+
+
+@pytest.mark.parametrize("init", ["Allreduce_init", "Preduce_init"])
+@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
+def test_what_a_handle_had_is_used_again(ctx, array, stand_in, init, path):
+    """Free gives nothing back, and the next handle takes no more."""
+    make, result = maker(ctx, array, init, path), array(1)
+    for _ in range(2):
+        calls = [stand_in.fake_calls(name) for name in (*TAKE, *GIVE)]
+        request = make()
+        once(request, result)
+        request.Free()
+        soon(lambda: ctx.stats().pooled_bytes > 0)
+        ctx.comm.Barrier()
+    assert [stand_in.fake_calls(name) for name in (*TAKE, *GIVE)] == calls
 
 
 QUEUEING = [
@@ -214,6 +233,53 @@ def test_a_stream_without_room(comm, ctx, array, stand_in):
     full.close()
 
 
+@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
+def test_free_does_not_wait_for_its_device(comm, ctx, array, stand_in, path):
+    """Other handles go on meanwhile, where a driver that waits lets no other call begin."""
+    mine, total = np.ones(comm.size), np.empty(comm.size)
+    host = ctx.Allreduce_init(mine, total, policy=pp.Full())
+    request, others = (made(ctx, array, "Allreduce_init", path) for _ in range(2))
+    once(request, array(1))
+    kernel, word = Stream(), array(1, "i8")
+    kernel.hold(True)
+    word.copy(word, kernel)
+    stand_in.fake_exclusive(True)
+    try:
+        request.Free()
+        for _ in range(3):
+            once(others, array(1))
+            host.Start()
+            host.Wait(timeout=LIMIT_S)
+        assert total.tolist() == [comm.size] * comm.size
+        others.Free()
+    finally:
+        stand_in.fake_exclusive(False)
+        kernel.hold(False)
+    kernel.wait()
+    host.Free()
+    kernel.close()
+
+
+@pytest.mark.sizes(1, 3)
+@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
+def test_the_end_of_a_context_waits_two_seconds(comm, array, stand_in, path):
+    """What a device that is stuck does not give up then is given back later."""
+    kernel, word = Stream(), array(1, "i8")
+    with pp.Context(comm) as ctx:
+        request = made(ctx, array, "Allreduce_init", path)
+        once(request, array(1))
+        request.Free()
+        kernel.hold(True)
+        word.copy(word, kernel)
+        began = time.monotonic()
+    assert 2 <= time.monotonic() - began < LIMIT_S
+    assert stand_in.fake_held_calls(b"") == 1
+    comm.Barrier()
+    kernel.hold(False)
+    kernel.wait()
+    kernel.close()
+
+
 @pytest.mark.sizes(3)
 def test_a_contribution_that_is_combined(comm, array, stand_in):
     """The device adds it to the pending one, whatever its size."""
@@ -304,6 +370,40 @@ def test_a_rank_that_makes_a_handle_is_served(comm, ctx, array, stand_in, call):
     request.Free()
 
 
+@pytest.mark.sizes(2)
+def test_a_handle_after_one_of_registered_memory(ctx, array, stand_in):
+    """Its maker waits until the driver has given that up, and so can pin the same memory."""
+    first = made(ctx, array, "Allreduce_init", STAGED)
+    once(first, array(1))
+    first.Free()
+    make = maker(ctx, array, "Allreduce_init", STAGED)
+    with held(stand_in, b"cuMemHostUnregister", ctx.stats):
+        second = make()
+    for _ in range(5):
+        once(second, array(1))
+    assert ctx.stats().bounced_bytes == 0
+    second.Free()
+
+
+@pytest.mark.parametrize(
+    ("allocate", "free", "path"),
+    [(b"cuMemHostAlloc", b"cuMemFreeHost", STAGED), (b"cuMemAlloc", b"cuMemFree", IPC)],
+)
+def test_a_driver_without_memory(ctx, array, stand_in, allocate, free, path, request):
+    """It gets back what freed handles have left, and is asked again."""
+    if path is IPC:
+        request.getfixturevalue("needs_ipc")
+    made(ctx, array, "Allreduce_init", path).Free()
+    make = maker(ctx, array, "Allreduce_init", path, 2 * COUNT)
+    freed = stand_in.fake_calls(free)
+    stand_in.fake_fail(allocate, 1, NO_MEMORY)
+    second = make()
+    assert second.device_path == path["device_path"]
+    assert stand_in.fake_failed() == allocate
+    assert stand_in.fake_calls(free) > freed
+    second.Free()
+
+
 def mapped():
     """Return where memory of the node is mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -322,6 +422,29 @@ def test_memory_that_is_still_registered_stays_mapped(comm, array, stand_in):
     assert before
     assert mapped() == before
     stand_in.fake_hold_calls(b"cuMemHostUnregister", False)
+
+
+@several_ranks
+@pytest.mark.parametrize("closes", [True, False], ids=["late", "not"])
+def test_a_rank_that_closes_at_the_end_of_the_context(comm, array, stand_in, closes):
+    """The others have their memory back when it has closed what it had mapped, and not before."""
+    last, call = comm.rank == comm.size - 1, b"cuIpcCloseMemHandle"
+    result, before = array(1), stand_in.fake_live(b"memory")
+    with pp.Context(comm) as ctx:
+        request = made(ctx, array, "Allreduce_init", IPC)
+        once(request, result)
+        request.Free()
+        if last and closes:
+            stand_in.fake_hold_calls(call, True)
+            threading.Timer(0.3, stand_in.fake_hold_calls, [call, False]).start()
+        elif last:
+            stand_in.fake_fail(call, 0, 999)
+    stand_in.fake_fail(call, 0, 0)
+    arrays, kinds = 2, {b"memory": 1, b"contexts": 1, b"mappings": (comm.size - 1) * last}
+    soon(lambda: stand_in.fake_live(b"memory") == before + arrays + (not closes))
+    for kind, count in kinds.items() if not closes else ():
+        for _ in range(count):
+            stand_in.fake_take_back(kind)
 
 
 def test_no_call_begins_while_an_initial_model_is_copied(comm, ctx, array, stand_in):

@@ -13,7 +13,7 @@ COUNT = 1003
 
 
 @pytest.fixture
-def ctx(comm):
+def ctx(comm, stand_in):
     with pp.Context(comm, seed=7, patience=None, stall_warning=STALL_WARNING_S) as context:
         yield context
 

@@ -20,6 +20,7 @@ OF_TWO = " or ".join(
     [
         "test_a_round_reads_the_buffer_when_the_result_is_there",
         "test_free_after_a_test_that_found_the_buffer_read",
+        "test_a_handle_after_one_of_registered_memory",
     ]
 )
 PROGRAMS = {2: 165, 4: 60}  # by ranks

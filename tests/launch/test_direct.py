@@ -179,7 +179,8 @@ for nth in range(1, 6):
     try:
         with pp.Context(comm, transport="mpi") as ctx:
             request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
-            driver().fake_fail(b"cuMemAlloc", nth if last else 0, result if last else 0)
+            every = 0  # the library asks again, when it has given back what it does not use
+            driver().fake_fail(b"cuMemAlloc", every if result == 2 else nth, result * last)
             for step in range(2):
                 send.put(step)
                 start(request)
@@ -200,7 +201,7 @@ def test_a_device_has_no_vector_for_a_round(result, env, under):
     command = python("-m", "mpi4py", "-c", NO_VECTORS, str(ROOT), str(result))
     run = mpirun(3, [*under, *command], timeout_s=60, env=env)
     run.check()
-    assert re.search(r"told: [2-8]", "\n".join(run.lines(2))), run.explain()
+    assert re.search(r"told: ([2-9]|10)", "\n".join(run.lines(2))), run.explain()
 
 
 # ---- what MPI says, and what it does -------------------------------------------------------------

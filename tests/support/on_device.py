@@ -24,6 +24,7 @@ __all__ = [
     "adds_in_place",
     "contributes_once",
     "devices_that_stay",
+    "first_refuses_what_last_has_opened",
     "has_bits_of_the_host",
     "let_go_when_waiting",
     "soon",
@@ -152,6 +153,37 @@ def soon(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
     while not condition():
         assert time.monotonic() < limit, "what the test waits for has not come"
         time.sleep(0.001)
+
+
+@contextmanager
+def first_refuses_what_last_has_opened(comm: MPI.Comm, stand_in: Any) -> Iterator[None]:
+    """Have rank 0 fail to open memory of others, when the last rank has begun to open some.
+
+    A rank that knows of a refusal opens nothing.
+    """
+    call, last = b"cuIpcOpenMemHandle", comm.size - 1
+    opened = stand_in.fake_calls(call)
+
+    def tell() -> None:
+        try:
+            soon(lambda: stand_in.fake_calls(call) > opened)
+        finally:
+            comm.send(None, dest=0)
+
+    def let_go() -> None:
+        comm.recv(source=last)
+        stand_in.fake_hold_calls(call, False)
+
+    if comm.rank == 0:
+        stand_in.fake_hold_calls(call, True)
+        stand_in.fake_fail(call, 1, 801)
+    other = threading.Thread(target={0: let_go, last: tell}.get(comm.rank, lambda: None))
+    other.start()
+    try:
+        yield
+    finally:
+        other.join()
+        stand_in.fake_fail(call, 0, 0)
 
 
 @contextmanager

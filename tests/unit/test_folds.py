@@ -46,9 +46,7 @@ class Cases:
         if sanitizers:
             flags = ["-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
         sources = [*sorted((CSRC / "base").glob("*.c")), *sorted((CSRC / "reduce").glob("*.c"))]
-        sources += [
-            CSRC / "cuda" / name for name in ("aside.c", "disposal.c", "driver.c", "folds.c")
-        ]
+        sources += [CSRC / "cuda" / name for name in ("driver.c", "folds.c", "pool.c")]
         subprocess.run(
             [
                 *(*fakecuda.compiler(), "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror"),
@@ -162,7 +160,17 @@ def test_a_kernel_that_is_wrong_is_found(
 
 @pytest.mark.parametrize(
     "case",
-    ["images", "other_device", "undefined", "in_order", "lines", "unloaded_early", "forked"],
+    [
+        "images",
+        "other_device",
+        "undefined",
+        "in_order",
+        "lines",
+        "unloaded_early",
+        "forked",
+        "pooled",
+        "behind",
+    ],
 )
 def test_images_and_streams(checked: Cases, case: str) -> None:
     """The function of this name in folds_cases.c says what the case holds."""
@@ -176,7 +184,7 @@ def test_a_kernel_that_leaves_its_memory_is_found(checked: Cases, number: int) -
 
 
 @pytest.mark.long  # tests/stress/sanitize has ranks on devices under ThreadSanitizer, too
-@pytest.mark.parametrize("case", ["threads", "in_order"])
+@pytest.mark.parametrize("case", ["threads", "in_order", "behind"])
 def test_threads_do_not_race(raced: Cases, case: str) -> None:
     raced(case)
 

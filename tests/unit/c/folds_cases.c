@@ -7,8 +7,8 @@
  */
 #define _GNU_SOURCE
 #include "../../support/fakecuda.h"
-#include "cuda/disposal.h"
 #include "cuda/folds.h"
+#include "cuda/pool.h"
 #include "reduce/reduce.h"
 
 #include <pthread.h>
@@ -61,17 +61,9 @@ static void finish(void)
 {
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     DONE(pp_cuda_leave(&device, PP_OK));
-    pp_dispose_device(&device);
-    CHECK(pp_dispose_wait(10000000));
+    pp_cuda_device_close(&device);
     CHECK(strcmp(fake_leaks(), "") == 0);
     CHECK(fake_misuses() == 0);
-}
-
-/* As a handle does, and the thread that has freed it. */
-static void close_now(pp_folds_t *folds)
-{
-    pp_folds_close(folds);
-    CHECK(pp_dispose_wait(10000000));
 }
 
 static void wait_for_stream(void) { DONE(PP_CUDA(cuda, cuStreamSynchronize, stream)); }
@@ -587,11 +579,11 @@ static void images(void)
     CHECK(fake_live("modules") == 0);
     pp_folds_t *first = opened(PP_SUM, PP_FLOAT32), *second = opened(PP_LAND, PP_BOOL);
     CHECK(fake_live("modules") == 1 && fake_calls("cuModuleLoadData") == 1);
-    close_now(first);
+    pp_folds_close(first);
     CHECK(fake_live("modules") == 1);
-    close_now(second);
+    pp_folds_close(second);
     CHECK(fake_live("modules") == 0);
-    close_now(opened(PP_MAX, PP_INT8));
+    pp_folds_close(opened(PP_MAX, PP_INT8));
     CHECK(fake_live("modules") == 0 && fake_calls("cuModuleLoadData") == 2);
     pp_folds_close(NULL);
     finish();
@@ -609,7 +601,6 @@ static void other_device(void)
     DONE(pp_folds_use(1, text, sizeof text));
     refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "the kernels that this process was given have no pp_fold_sum_float32: they "
             "are another version's, or PYPARTIAL_CUDA_KERNELS names a file that has other things");
-    CHECK(pp_dispose_wait(10000000));
     CHECK(fake_live("modules") == 0);
     finish();
 }
@@ -731,9 +722,89 @@ static void unloaded_early(void)
     fake_seed(3);
     for (int i = 0; i < 100; i++)
         DONE(pp_folds_fill(folds, one.memory, 100, stream));
-    close_now(folds);
+    pp_folds_close(folds);
     CHECK(fake_misuses() == 1);
     free_vector(&one);
+}
+
+/* ---- pools ---------------------------------------------------------------------------------------- */
+
+static pp_cuda_pools_t pools;
+
+static pp_cuda_pool_t *new_pool(void)
+{
+    pp_cuda_pool_t *pool, *again;
+    DONE(pp_cuda_pool_find(&pools, 0, &pool));
+    DONE(pp_cuda_pool_find(&pools, 0, &again));
+    CHECK(pool == again);
+    return pool;
+}
+
+static CUdeviceptr got(pp_cuda_pool_t *pool, pp_cuda_item_t kind, size_t bytes)
+{
+    CUdeviceptr item;
+    DONE(pp_cuda_pool_get(pool, kind, bytes, &item));
+    return item;
+}
+
+/* What was put is got again, if its size rounded up is the same; only the end of the pools gives it back. */
+static void pooled(void)
+{
+    begin();
+    pp_cuda_pool_t *pool = new_pool();
+    const CUdeviceptr first = got(pool, PP_CUDA_MEMORY, 9000), pinned = got(pool, PP_CUDA_PINNED, 1);
+    CHECK(pp_cuda_pools_bytes(&pools) == 0);
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, first, NULL);
+    pp_cuda_pool_put(pool, PP_CUDA_PINNED, pinned, NULL);
+    CHECK(pp_cuda_pools_bytes(&pools) == 10240 + 1024);
+    const CUdeviceptr larger = got(pool, PP_CUDA_MEMORY, 10241), shared = got(pool, PP_CUDA_SHARED, 9000);
+    CHECK(larger != first && shared != first && got(pool, PP_CUDA_MEMORY, 10240) == first);
+    CHECK(got(pool, PP_CUDA_PINNED, 1024) == pinned);
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, larger, NULL);
+    fake_fail("cuMemAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    const CUdeviceptr largest = got(pool, PP_CUDA_MEMORY, 1 << 20);
+    CHECK(fake_calls("cuMemFree") == 1);         /* `larger` */
+    DONE(pp_cuda_pool_load(pool));
+    DONE(pp_cuda_pool_load(pool));
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, first, NULL);
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, largest, NULL);
+    pp_cuda_pool_put(pool, PP_CUDA_SHARED, shared, NULL);
+    pp_cuda_pool_put(pool, PP_CUDA_PINNED, pinned, NULL);
+    CHECK(fake_calls("cuMemFree") == 1);
+    _Atomic uint32_t closed = 0;
+    CHECK(pp_cuda_pools_end(&pools, &closed, 1) && closed == 1 && pp_cuda_pools_bytes(&pools) == 0);
+    finish();
+}
+
+/* Memory that queued work may use is given to no one, and given back after it, by a driver that does not wait. */
+static void behind(void)
+{
+    begin();
+    pp_cuda_pool_t *pool = new_pool();
+    const CUdeviceptr memory = got(pool, PP_CUDA_MEMORY, 4096), other = got(pool, PP_CUDA_MEMORY, 4096);
+    CUstream    own;
+    DONE(pp_cuda_pool_get_stream(pool, &own));
+    fake_free_at_once(true);
+    fake_hold(own, true);
+    DONE(PP_CUDA(cuda, cuMemcpyAsync, memory, other, 4096, own));
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, memory, own);
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, other, own);
+    pp_cuda_pool_put_stream(pool, own);
+    const CUdeviceptr third = got(pool, PP_CUDA_MEMORY, 4096);
+    CHECK(third != memory && third != other);
+    fake_hold(own, false);
+    DONE(PP_CUDA(cuda, cuStreamSynchronize, own));
+    const CUdeviceptr again = got(pool, PP_CUDA_MEMORY, 4096);
+    CHECK(again == memory || again == other);
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, again, NULL);
+    pp_cuda_pool_put(pool, PP_CUDA_MEMORY, third, own);
+    fake_hold(own, true);
+    DONE(PP_CUDA(cuda, cuMemcpyAsync, third, third, 4096, own));
+    CHECK(!pp_cuda_pools_end(&pools, NULL, 0));  /* the thread waits for the stream */
+    fake_hold(own, false);
+    while (fake_live("memory") > 0 || fake_live("contexts") > 1)
+        usleep(1000);
+    finish();
 }
 
 /* ---- failures, threads, forks --------------------------------------------------------------------- */
@@ -758,7 +829,7 @@ static pp_status_t use_all(const vector_t *one, const vector_t *two)
         status = pp_folds_store(folds, two->memory, one->memory, 10, stream);
     fake_fail("", 1000000, CUDA_SUCCESS);
     wait_for_stream();
-    close_now(folds);
+    pp_folds_close(folds);
     return status;
 }
 
@@ -775,7 +846,6 @@ static void failures(void)
         exit(NOT_REACHED);
     snprintf(told, sizeof told, "CUDA reports an error: %s failed with 999", fake_failed());
     CHECK(status == PP_ERR_STATE && strstr(pp_error_text(), told));
-    CHECK(pp_dispose_wait(10000000));
     CHECK(fake_live("modules") == 0);
     printf("%s\n", fake_failed());
     free_vector(&one);
@@ -796,7 +866,7 @@ static void *work(void *argument)
         DONE(pp_folds_fill(folds, two.memory, COUNT, stream));
         DONE(pp_folds_fold(folds, one.memory, both, 2, COUNT, 1, stream));
         wait_for_stream();
-        close_now(folds);
+        pp_folds_close(folds);
     }
     free_vector(&one);
     free_vector(&two);
@@ -848,7 +918,7 @@ static const struct {
 } CASES[] = {
 #define CASE(function) {#function, function}
     CASE(folds), CASE(means), CASE(conversions), CASE(halves), CASE(images), CASE(other_device), CASE(undefined), CASE(in_order),
-    CASE(lines), CASE(astray), CASE(unloaded_early), CASE(failures), CASE(threads), CASE(forked),
+    CASE(lines), CASE(astray), CASE(unloaded_early), CASE(pooled), CASE(behind), CASE(failures), CASE(threads), CASE(forked),
 #undef CASE
 };
 
