@@ -23,7 +23,7 @@ from support.device import (
     order,
     other_context,
 )
-from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host, soon
+from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -750,34 +750,6 @@ def test_the_default_stream_while_a_blocking_one_is_captured(comm, ctx, array, s
     blocking.close()
 
 
-def test_a_capture_that_begins_while_a_wait_waits(comm, ctx, array, stream, stand_in):
-    """The result is still to be had, and the capture is not disturbed."""
-    send, out, other = array(comm.size, "i8"), array(comm.size, "i8"), Stream()
-    send.put(1)
-    request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    stream.wait()
-    stream.hold(True)
-    request.Start()
-    asked = stand_in.fake_calls(b"cuStreamIsCapturing")
-
-    def begin():
-        soon(lambda: stand_in.fake_calls(b"cuStreamIsCapturing") > asked)  # Wait has looked
-        other.capture(True)
-        stream.hold(False)
-
-    thread = threading.Thread(target=begin)
-    thread.start()
-    with pytest.raises(pp.ArgumentError, match="is being captured into a graph"):
-        request.Wait(stream=other)
-    thread.join()
-    other.capture(False)
-    request.Wait(stream=other)
-    other.wait()
-    assert (out.get() == comm.size).all()
-    request.Free()
-    other.close()
-
-
 @pytest.fixture
 def flushed(comm, ctx, array, stream):
     """A request with a contribution that has come off, and a stream that sees its flush's sum."""
@@ -806,30 +778,6 @@ def test_a_flush_that_timed_out_is_repeated_on_a_captured_stream(comm, flushed):
         other.capture(False)
     comm.Barrier()
     request.Flush(stream=other)
-
-
-@pytest.mark.sizes(2, 3)
-def test_a_capture_that_begins_while_a_flush_waits(comm, flushed, stand_in):
-    """The call is complete, and its result still to be had."""
-    request, other = flushed
-    asked = stand_in.fake_calls(b"cuStreamIsCapturing")
-
-    def begin():
-        soon(lambda: stand_in.fake_calls(b"cuStreamIsCapturing") > asked)  # Flush has looked
-        other.capture(True)
-        comm.Barrier()
-
-    if comm.rank == 0:
-        thread = threading.Thread(target=begin)
-        thread.start()
-        with pytest.raises(pp.ArgumentError, match=r"captured .*complete: Wait gives its result$"):
-            request.Flush(stream=other)
-        thread.join()
-        other.capture(False)
-        request.Wait(stream=other)
-    else:
-        comm.Barrier()
-        request.Flush(stream=other)
 
 
 def test_a_stream_of_another_device(ctx, array, stream):
