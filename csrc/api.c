@@ -306,7 +306,7 @@ static pp_status_t check_collects(const pp_ctx_t *ctx, const pp_handle_t *handle
     /* What a Flush or Drain of the handle that has timed out comes to is given when it is repeated. */
     if (ctx->calls.kind == PP_CALL_AWAY || (ctx->calls.kind != PP_CALL_NONE && ctx->calls.handle == handle))
         PP_TRY(pp_call_check_none(&ctx->calls, what));
-    return handle->face->check ? handle->face->check(handle) : PP_OK;
+    return pp_staging_check(handle);
 }
 
 /* A Wait ends without a result. */
@@ -322,12 +322,9 @@ static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeo
     pp_status_t status = check_collects(ctx, handle, "Wait or Test");
     if (status >= 0)
         status = give_without_start(ctx, handle);
-    if (status >= 0 && needs_help(ctx, handle)) {
+    if (status >= 0 && needs_help(ctx, handle))
         status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
                                view || timeout_us == 0 ? NULL : handle);
-        if (status == PP_OK && handle->face->check)
-            status = handle->face->check(handle);        /* a capture may have begun meanwhile */
-    }
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
     else
@@ -430,7 +427,7 @@ static pp_status_t check_landed(pp_ctx_t *ctx, pp_handle_t *handle, pp_call_kind
     if (status == PP_PENDING)
         return pp_fail(PP_ERR_STATE, "elements of this handle are on their way between device and host: call pp_land() "
                        "first");
-    return status >= 0 && kind != PP_CALL_FREE ? handle->face->check(handle) : status;
+    return status;
 }
 
 static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_t *discarded)
@@ -477,14 +474,7 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
         pp_unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");
     }
-    pp_status_t status = handle->face->check ? handle->face->check(handle) : PP_OK;
-    if (status == PP_ERR_ARGUMENT) {     /* a capture has begun while the call waited for ranks */
-        char why[400];
-        snprintf(why, sizeof why, "%s", pp_error_text());
-        pp_fail(status, "%s. The call is complete: Wait gives its result", why);
-    }
-    if (status >= 0)
-        status = handle->face->hand_out(ctx, handle, result, NULL);
+    pp_status_t status = handle->face->hand_out(ctx, handle, result, NULL);
     pp_unlock(ctx);
     return status;
 }

@@ -90,10 +90,10 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
-    pp_status_t status = handle->face->use_stream(handle, stream);
-    /* A call that has begun is not refused any more when it gives its result; its repetition is. */
+    pp_status_t status = pp_staging_use_stream(handle, stream);
+    /* A call that has begun gives its result there, when it is repeated. */
     if (status >= 0 && ctx->calls.kind != PP_CALL_NONE && ctx->calls.handle == handle)
-        status = handle->face->check(handle);
+        status = pp_staging_check(handle);
     pp_unlock(ctx);
     return status;
 }
@@ -112,7 +112,9 @@ pp_status_t pp_land(pp_handle_t *handle, uint64_t call, int32_t results, int64_t
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
-    pp_status_t status = handle->face->end_view ? handle->face->end_view(handle) : PP_OK;
+    pp_status_t status = results ? pp_staging_check_view(handle) : pp_staging_check(handle);
+    if (status >= 0 && handle->face->end_view)
+        status = handle->face->end_view(handle);
     if (status >= 0)
         status = handle->face->land(ctx, handle, call, results != 0, timeout_us);
     pp_unlock(ctx);

@@ -116,18 +116,11 @@ pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements)
     return status;
 }
 
-/* A capture may have begun while the group ran. */
-static pp_status_t deliver_to_device(pp_ctx_t *ctx, pp_handle_t *handle)
-{
-    PP_TRY(handle->face->check(handle));
-    return pp_staged_preduce_deliver(ctx, handle);
-}
-
 pp_status_t pp_preduce_deliver(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_by_hand(handle, false, &ctx));
-    pp_status_t status = handle->staging ? deliver_to_device(ctx, handle) : PP_OK;
+    pp_status_t status = handle->staging ? pp_staged_preduce_deliver(ctx, handle) : PP_OK;
     if (status >= 0)
         pp_preduce_of(handle)->undelivered = false;
     pp_unlock(ctx);

@@ -19,7 +19,7 @@
    next call.  A request of P-Reduce asks for its group when the copy is over.
    A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
    destroyed, or is being captured, or is of another context than the device's primary one, is PP_ERR_ARGUMENT, and the
-   call has done nothing. */
+   call has done nothing.  That is asked when a call begins. */
 
 /* Local.  The version of CUDA that the driver is for, 1000 * major + 10 * minor, and the number of devices.  PP_ERR_STATE:
    there is no driver, or no device; the text says what to do about it. */

@@ -52,22 +52,18 @@ typedef struct pp_face {
     pp_status_t (*timed_out)(pp_ctx_t *, pp_handle_t *);
     /* Without a request: gives a result that was not given yet.  PP_PENDING: there is none.  NULL: there never is one. */
     pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);
-    /* The application calls the handle again: it no longer reads the last result in place.  PP_ERR_ARGUMENT: it does.
-       NULL: results are never read in place. */
+    /* The application calls the handle again: it no longer reads the last result in place.  NULL: results are
+       never read in place. */
     pp_status_t (*end_view)(pp_handle_t *);
     /* Before a Flush begins; NULL: there is nothing to do. */
     pp_status_t (*before_flush)(pp_ctx_t *, pp_handle_t *);
 
     /* ---- handles on a device; NULL: not for this one (staging.h) */
-    /* Before a call that may collect a result. */
-    pp_status_t (*check)(const pp_handle_t *);
     /* Whether a complete request can be handed out now. */
     bool        (*room)(const pp_handle_t *);
     /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there.
        `call`: its number, the same in each try; PP_ANY_CALL: the one that is about to begin, which has tried before. */
     pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, uint64_t call, bool results, int64_t timeout_us);
-    /* The stream of the application's next calls; check() refuses one that cannot be used. */
-    pp_status_t (*use_stream)(pp_handle_t *, uint64_t stream);
     /* Links the oldest elements that have arrived; false: there is no room for them. */
     bool        (*link)(pp_ctx_t *, pp_handle_t *);
 } pp_face_t;

@@ -130,7 +130,6 @@ pp_status_t pp_in_place_end_view(pp_handle_t *handle)
     pp_status_t   status;
     if (!staging->views && !staging->shows)
         return PP_OK;
-    PP_TRY(pp_staging_check_view(handle));
     bool views = staging->views;
     staging->views = staging->shows = false;
     pp_pinned_t *read = views ? staging->reader : staging->shown;

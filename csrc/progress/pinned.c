@@ -234,6 +234,8 @@ pp_status_t pp_staging_check_view(const pp_handle_t *handle)
 pp_status_t pp_staging_check(const pp_handle_t *handle)
 {
     const pp_staging_t *staging = handle->staging;
+    if (!staging)
+        return PP_OK;
     PP_TRY(pp_staging_check_view(handle));
     if (staging->elsewhere)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx is a default stream, and the current context of device %d is not its "

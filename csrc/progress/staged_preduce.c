@@ -249,7 +249,6 @@ static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, bool 
     pp_staging_t *staging = handle->staging;
     const bool    copied = staging->copied_for && (call == PP_ANY_CALL || staging->copied_for == call);
     if (!results && handle->request.state == PP_IDLE && !copied && ctx->calls.kind == PP_CALL_NONE) {
-        PP_TRY(pp_staging_check(handle));
         if (staging->copied_for)
             forget(ctx, staging);
         PP_TRY(fetch(ctx, pp_preduce_of(handle)));
@@ -318,6 +317,5 @@ static bool at_once(const pp_handle_t *handle) { return pp_staging_room(handle) 
 
 const pp_face_t pp_staged_preduce_face = {
     .start = start, .give = give, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .before_flush = before_flush, .check = pp_staging_check,
-    .room = pp_staging_room, .land = land, .use_stream = pp_staging_use_stream, .link = link,
+    .before_flush = before_flush, .room = pp_staging_room, .land = land, .link = link,
 };

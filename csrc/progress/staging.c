@@ -208,8 +208,6 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     pp_result_t  mine;
     result = result ? result : &mine;
     pp_status_t status = pp_in_place_end_view(handle);
-    if (status == PP_ERR_ARGUMENT)   /* a capture has begun since the call did: the result is still to be had */
-        return status;
     if (status >= 0)
         status = pp_in_place_collect(ctx, handle, result, view, &pinned);
     if (status >= 0)
@@ -247,6 +245,6 @@ static bool at_once(const pp_handle_t *handle)
 
 const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = pp_staging_room,
-    .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
+    .more = more, .end_view = pp_in_place_end_view, .room = pp_staging_room,
+    .land = pp_staging_land, .link = pp_allreduce_link,
 };

@@ -142,15 +142,17 @@ void        pp_staging_unpin_spare(pp_staging_t *staging);
 /* A Start, or Flush, has failed to queue the copy to this memory.  The context fails, too, if the copy may go on for ever:
    no one could tell when the memory is free. */
 void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, pp_status_t status);
-/* See pp_face_t. */
+/* Asked once by a call that uses the stream, when it begins; PP_OK for a handle of the host.  PP_ERR_ARGUMENT: the stream
+   cannot be used, or as the next one. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 /* PP_ERR_ARGUMENT: the stream of the last View is being captured, so the view cannot end. */
 pp_status_t pp_staging_check_view(const pp_handle_t *handle);
+/* See pp_face_t. */
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, bool results, int64_t timeout_us);
 /* Those of this thread to all handles, and those of other threads with a smaller number than this (pp_flight_t); if the
    context has failed, none. */
 pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us);
-/* See pp_face_t.  In the application's thread, outside of scopes. */
+/* The stream of the application's next calls.  In its thread, outside of scopes. */
 pp_status_t pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 
 /* ---- results on their way (sent.c) ---- */
@@ -191,8 +193,7 @@ void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
    caller may give for that. */
 pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
                                 pp_pinned_t **pinned);
-/* The application has queued all that reads the last result, which a View has shown.  PP_ERR_ARGUMENT: the stream of that
-   is being captured, and the view goes on. */
+/* The application has queued all that reads the last result, which a View has shown. */
 pp_status_t pp_in_place_end_view(pp_handle_t *handle);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
