@@ -191,7 +191,8 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .buffer_bytes_used = held.used_bytes, .staged_bytes = ctx->staged_bytes,
         .bounced_bytes = ctx->bounced_bytes,
         .ipc_bytes = ctx->ipc_bytes, .direct_bytes = ctx->direct_bytes,
-        .pooled_bytes = pp_cuda_pools_bytes(&ctx->pools), .device_rounds = ctx->device_rounds, .device_wait_ns = ctx->device_wait_ns,
+        .pooled_bytes = pp_cuda_pools_bytes(&ctx->pools),
+        .device_rounds = ctx->device_rounds, .device_wait_ns = ctx->device_wait_ns,
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };

@@ -36,9 +36,9 @@ pp_status_t pp_folds_use(int32_t device, const void *image, size_t bytes);
 pp_status_t pp_folds_take(const pp_cuda_device_t *device);
 void        pp_folds_give(const pp_cuda_device_t *device);
 
-/* Finds the kernels, as pp_folds_take() loads them.  The device stays open until close().  PP_ERR_ARGUMENT: MPI does not define the operation on the type, or the type is a long double, which
-   devices do not have.  PP_ERR_STATE: no image was given for this device, or the driver refuses it.  *folds is NULL
-   then. */
+/* Finds the kernels, as pp_folds_take() loads them.  The device stays open until close().  PP_ERR_ARGUMENT: MPI does not
+   define the operation on the type, or the type is a long double, which devices do not have.  PP_ERR_STATE: no image was
+   given for this device, or the driver refuses it.  *folds is NULL then. */
 pp_status_t pp_folds_open(const pp_cuda_device_t *device, int32_t op, int32_t type, pp_folds_t **folds);
 /* As pp_folds_give().  No work of these kernels is queued any more.  NULL is fine. */
 void        pp_folds_close(pp_folds_t *folds);

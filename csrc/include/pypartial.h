@@ -264,8 +264,7 @@ typedef struct pp_stats {
     uint64_t sleeps;                /* times that a thread of this rank went to sleep */
     uint64_t unheard;               /* sleeps that timed out although a neighbour had rung: a defect if not 0 */
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
-    uint64_t buffer_bytes;          /* memory of pending slots, rounds and results of all handles; memory that
-                                       ranks share is not counted */
+    uint64_t buffer_bytes;          /* of pending slots, rounds and results, without memory that ranks share */
     uint64_t buffer_bytes_used;     /* of it, what is in use now; the rest is kept for the next rounds */
     uint64_t staged_bytes;          /* copied between devices and pinned memory of the host, or queued to be */
     uint64_t bounced_bytes;         /* of them, by a bounce buffer: not where rounds read and write */

@@ -294,7 +294,8 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
 static void give_devices_back(pp_ctx_t *ctx)
 {
     pp_node_t *node = &ctx->node;
-    const bool over = pp_cuda_pools_end(&ctx->pools, node->commons ? &node->commons->unmapped : NULL, (uint32_t)node->size);
+    _Atomic uint32_t *unmapped = node->commons ? &node->commons->unmapped : NULL;
+    const bool over = pp_cuda_pools_end(&ctx->pools, unmapped, (uint32_t)node->size);
     if (!over && node->memory)
         pp_shared_use(node->memory);
 }

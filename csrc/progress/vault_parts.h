@@ -35,8 +35,8 @@ struct pp_device_vault {
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
-    /* What a thread of its own does; NULL: nothing.  The context may end meanwhile: a job uses nothing of it, nor of the handle but
-       `staging`, which is kept for that. */
+    /* What a thread of its own does; NULL: nothing.  The context may end meanwhile: a job uses nothing of it, nor of the
+       handle but `staging`, which is kept for that. */
     pp_status_t      (*job)(pp_device_vault_t *);
     _Atomic bool       job_over;           /* `job_status` and `why`, its error, are there */
     pp_status_t        job_status;
