@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import importlib
 import io
-import json
 import types
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -25,7 +24,6 @@ from pypartial.bench.options import (
     LatencyOptions,
     Rival,
     Way,
-    parse_way,
 )
 from pypartial.bench.pattern import Pattern, Tally
 from pypartial.bench.results import LatencyMeta, LatencyRow, Report, with_ratios
@@ -44,23 +42,6 @@ def options(**changes: Any) -> LatencyOptions:
         "budget_ns": 10**7,
     }
     return LatencyOptions(**(values | changes))
-
-
-def test_good_options_have_no_complaint() -> None:
-    assert options().complaint(8) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes"),
-        ({"policies": (parse_way("mpi"),)}, "--policy mpi: MPI's own are always measured here"),
-        ({"buffers": (Buffers.NUMPY, Buffers.NUMPY)}, "--buffers: the same value is given twice"),
-        ({"budget_ns": 0}, "--budget 0: no call fits into it"),
-    ],
-)
-def test_bad_options_are_named(changes: dict[str, Any], words: str) -> None:
-    assert words in (options(**changes).complaint(8) or "")
 
 
 # ---- ledger --------------------------------------------------------------------------------------
@@ -536,30 +517,6 @@ def test_ratios_are_of_medians_at_a_size() -> None:
     assert rows[8].ratio_to_mpi == 1
     alone = with_ratios(ROWS[:2])[0]
     assert (alone.ratio_to_mpi, alone.speedup_vs_mpi, alone.ratio_to_memcpy) == (None, None, None)
-
-
-def test_the_json_has_the_agreed_form(tmp_path: Any) -> None:
-    path = tmp_path / "latency.json"
-    Report(META, with_ratios(ROWS)).save_json(path)
-    read = json.loads(path.read_text())
-    assert set(read) == {"format", "date", "command", "machine", "meta", "rows"}
-    assert {"mpi", "ranks", "cores", "version", "skew_us", "work", "transport"} <= set(read["meta"])
-    assert {
-        "policy",
-        "bytes",
-        "ranks",
-        "rounds",
-        "latency_us",
-        "speedup_vs_mpi",
-        "active",
-        "cpu_us_per_round",
-        "verified",
-        "buffers",
-        "ratio_to_mpi",
-        "ratio_to_memcpy",
-    } <= set(read["rows"][0])
-    policies = {found["policy"] for found in read["rows"]}
-    assert policies == {"full", "mpi", "mpi-nonblocking", "mpi-persistent", "memcpy"}
 
 
 def test_the_time_of_a_benchmark_is_that_of_its_budgets() -> None:

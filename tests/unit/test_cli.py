@@ -91,7 +91,9 @@ def test_every_option(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ("--size 64X", "'64X' is not a size"),
-        ("--size 66", "--size 66: not a multiple of 4 bytes"),
+        ("--size 66", "--size 66: not a multiple of 4 bytes, the size of float32"),
+        ("--size 4 --dtype int64", "not a multiple of 8 bytes"),
+        ("--size 64 --size 64", "--size: the same value is given twice"),
         ("--policy most", "'most' is not a policy: write mpi or one of solo, majority, first:M"),
         ("--policy quorum:9", "only 8 ranks"),
         ("--skew 1", "'1' is not a duration"),
@@ -179,6 +181,8 @@ def test_options_of_overhead(tmp_path: Path) -> None:
         ("latency --plot x.txt", "must end in .png, .pdf or .svg"),
         ("overhead --size 7", "--size 7: not a multiple of 4 bytes"),
         ("overhead --policy mpi", "'mpi' is not a policy"),
+        ("overhead --policy quorum:2", "only 1 rank"),
+        ("overhead --buffers numpy --buffers numpy", "--buffers: the same value is given twice"),
         ("overhead --loops 0", "--loops"),
         ("overhead --json /proc/x.json", "--json /proc/x.json: cannot be written"),
         ("overhead --plot x.png", "--plot"),
@@ -581,12 +585,6 @@ def test_help_needs_no_mpi() -> None:
     assert "Usage: pypartial" in done.stdout
 
 
-def test_the_version_of_the_installed_command() -> None:
-    done = run(sys.executable, "-m", "pypartial", "--version")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"pypartial {pypartial.__version__}\n"
-
-
 def test_waiting_ranks_import_no_command_line() -> None:
     code = (
         "import sys, pypartial.cli, pypartial.cli.bench\n"
@@ -656,12 +654,6 @@ def test_a_usage_error_is_printed_once(mpirun: list[str]) -> None:
     done = run(*mpirun, sys.executable, "-m", "pypartial", "bench", "skew", "--size", "x")
     assert done.returncode == 2
     assert done.stderr.count("'x' is not a size") == 1
-
-
-def test_help_is_printed_once(mpirun: list[str]) -> None:
-    done = run(*mpirun, sys.executable, "-m", "pypartial", "--help")
-    assert done.returncode == 0
-    assert done.stdout.count("Usage: pypartial") == 1
 
 
 def test_info_under_a_launcher(mpirun: list[str]) -> None:
