@@ -515,18 +515,6 @@ def test_stall_warnings_at_doubling_intervals(core, request_, monkeypatch, caplo
     assert all(waited_s >= 0.06 * 2**number for number, waited_s in enumerate(waited))
 
 
-def test_a_request_refuses_everything_after_its_end(core, request_):
-    request_._refuse("handle 2 was freed")
-    assert "was freed" in repr(request_)
-    calls = [request_.Start, request_.Wait, request_.Test, request_.Flush, request_.Drain]
-    calls += [request_.Free, request_.dump, lambda: request_.algorithm]
-    for call in calls:
-        with pytest.raises(pp.Error, match="handle 2 was freed"):
-            call()
-    assert core.starts == 0
-    assert core.waits == []
-
-
 class Ends:
     """Notes how a request ends: by Free, or by giving up its context."""
 
@@ -548,25 +536,6 @@ class Ends:
         self.seen.append(f"abandon: {type(error).__name__}")
 
 
-def test_a_with_block_frees_the_request(request_, monkeypatch):
-    ends = Ends(request_, monkeypatch)
-    with request_ as given:
-        assert given is request_
-        assert ends.seen == []
-    assert ends.seen == ["Free"]
-    with pytest.raises(pp.Error, match="handle 2 was freed"), request_:
-        raise AssertionError("the block of a freed request was entered")
-
-
-@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt, pp.TimeoutError])
-def test_an_exception_in_a_with_block_frees_nothing(request_, monkeypatch, kind):
-    """No collective call: the other ranks may never make it."""
-    ends = Ends(request_, monkeypatch)
-    with pytest.raises(kind), request_:
-        raise kind
-    assert ends.seen == [f"abandon: {kind.__name__}"]
-
-
 @pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["normally", "by an exception"])
 def test_a_with_block_in_which_the_request_was_freed(request_, monkeypatch, error):
     ends = Ends(request_, monkeypatch)
@@ -585,17 +554,6 @@ def test_a_with_block_goes_on_with_a_free_that_timed_out(request_, monkeypatch):
     assert ends.seen == ["Free"]
 
 
-@pytest.mark.parametrize(
-    "kind", [pp.Error, pp.ArgumentError, pp.TimeoutError, pp.PeerFailedError, MemoryError]
-)
-def test_a_with_block_whose_free_raises_leaves_the_context(request_, monkeypatch, kind):
-    """Free can be repeated; or else the context has failed, and every later call says why."""
-    ends = Ends(request_, monkeypatch, free_raises=kind("why"))
-    with pytest.raises(kind, match="why"), request_:
-        pass
-    assert ends.seen == ["Free"]
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
 def test_a_with_block_whose_free_is_interrupted(request_, monkeypatch, kind):
     """By Ctrl-C, or by what another signal's handler raises: no collective call is possible now."""
@@ -603,11 +561,6 @@ def test_a_with_block_whose_free_is_interrupted(request_, monkeypatch, kind):
     with pytest.raises(kind), request_:
         pass
     assert ends.seen == ["Free", f"abandon: {kind.__name__}"]
-
-
-def test_flush_and_drain_go_with_deliver(request_):
-    with pytest.raises(pp.Error, match="deliver='latest' call Flush"):
-        request_.Drain()
 
 
 def test_startall_and_waitall(core, request_):

@@ -2,8 +2,6 @@
 
 import dataclasses
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -21,12 +19,6 @@ from pypartial.methods import (
 from pypartial.methods.state import average_state, check_state, shapes
 
 ALL = [Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3))]
-
-
-def run_python(code):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 # ---- values -------------------------------------------------------------------------------------
@@ -122,23 +114,6 @@ def test_so_are_their_attributes():
 
 
 # ---- loading -------------------------------------------------------------------------------------
-
-
-def test_importing_the_package_does_not_load_torch():
-    """Nor does asking whether it has an attribute."""
-    code = (
-        "import sys, pypartial as pp; pp.methods.EagerSGD(); hasattr(pp, 'jax');"
-        "print('torch' in sys.modules, 'pypartial.torch' in sys.modules)"
-    )
-    ran = run_python(code)
-    assert (ran.stdout.split(), ran.stderr) == (["False", "False"], "")
-
-
-def test_without_torch_the_attribute_says_what_to_install():
-    code = "import sys; sys.modules['torch'] = None; import pypartial as pp; pp.torch"
-    ran = run_python(code)
-    assert ran.returncode == 1
-    assert "ImportError: pypartial.torch needs PyTorch: pip install 'torch" in ran.stderr
 
 
 def test_an_unknown_attribute_of_the_package():

@@ -24,7 +24,7 @@ def run(folder: Path, torch: str, program_text: str) -> Run:
 
 
 def test_the_package_does_not_load_torch(tmp_path: Path) -> None:
-    names = "pp.Context, pp.methods.EagerSGD(), dir(pp), pp.__all__"
+    names = "pp.Context, pp.methods.EagerSGD(), dir(pp), pp.__all__, hasattr(pp, 'jax')"
     ran = run(tmp_path, NOBODY_MAY, f"import pypartial as pp; {names}; print('end')")
     assert (ran.returncode, ran.output) == (0, "end\n"), ran.explain()
 
