@@ -634,27 +634,6 @@ def test_wrong_arguments_are_told_on_all_ranks(way: tuple[int, ...], options: An
     assert any(status == lib.PP_ERR_ARGUMENT and text in said for status, said in told), told
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        PreduceOptions(count=4),
-        PreduceOptions(generator="controller:2"),
-        PreduceOptions(weights="closest"),
-        PreduceOptions(dtype="float32"),
-    ],
-)
-def test_different_arguments_are_a_mismatch(way: tuple[int, ...], other: PreduceOptions):
-    def program(rank: int) -> Program:
-        yield from refused(
-            ("groups_init", other if rank == 2 else PreduceOptions()),
-            lib.PP_ERR_MISMATCH,
-            "P-Reduce of",
-        )
-        yield ("ctx_free",)
-
-    run(World(3, memory=way), program)
-
-
 def test_a_handle_in_memory_needs_one_node():
     def program(rank: int) -> Program:
         text = 'backend="node" needs ranks that all share the memory'

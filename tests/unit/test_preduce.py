@@ -61,26 +61,6 @@ def test_generators_that_are_wrong(make: Callable[[], Generator], text: str) -> 
         make()
 
 
-@pytest.mark.parametrize(
-    ("generator", "ranks", "text"),
-    [
-        (pp.groups.Random(1), 4, r"Random\(size=1, .*size must be at least 2.*4 ranks, not 1"),
-        (pp.groups.Smart(5), 4, "at most the context's 4 ranks, not 5"),
-        (pp.groups.Controller(0), 1, "size must be at least 2.*not 0"),
-        (pp.groups.Controller(3, history=3), 8, "history must be at least 4.*8 ranks, not 3"),
-        (pp.groups.Table([[[0, 1]], [[2, 4]]]), 4, r"phases\[1\] of the table has rank 4.*4 ranks"),
-        (pp.groups.Static(nodes=3), 4, "nodes=3.*must be 4"),
-        (pp.groups.Static(per_node=3), 4, "per_node=3.*must be 4"),
-        (pp.groups.Static(2, 3), 4, "nodes=2, per_node=3.*must be 4"),
-    ],
-)
-def test_generators_that_do_not_fit_the_context(
-    generator: Generator, ranks: int, text: str
-) -> None:
-    with pytest.raises(pp.ArgumentError, match=text):
-        generator.check(ranks)
-
-
 def test_generators_that_fit() -> None:
     for generator in (
         pp.groups.Given(),
@@ -139,23 +119,6 @@ def test_the_layout_of_the_static_table(
 def test_nodes_that_have_no_static_table(node_of: list[int]) -> None:
     with pytest.raises(pp.ArgumentError, match=r"2 nodes are not equally large.*pass nodes= and"):
         pp.groups.Static().layout(node_of)
-
-
-@pytest.mark.parametrize(
-    ("group", "text"),
-    [
-        ([0, 2], r"group must contain this rank, 1: \[0, 2\] does not"),
-        ([1, 6], r"group: rank 6 is not in 0\.\.5"),
-        ([1, -1], "group: -1 is not a rank"),
-        ([1, 1], "group: rank 1 is in the group twice"),
-        ([], "group must have at least one rank"),
-        ([1, "2"], "a rank of group must be an integer, not '2'"),
-        (1, "group must be a list, not 1"),
-    ],
-)
-def test_groups_that_are_wrong(group: Any, text: str) -> None:
-    with pytest.raises(pp.ArgumentError, match=text):
-        members_of(group, RANK, SIZE)
 
 
 def test_a_group_in_any_order() -> None:
@@ -430,35 +393,6 @@ def test_a_timeout_and_bad_arguments(core: Core, smart: pp.PreduceRequest) -> No
     assert not core.said
 
 
-def test_iterations_are_counted_from_0(core: Core, smart: pp.PreduceRequest) -> None:
-    smart.Start(0)
-    seven: Any = np.int64(7)
-    smart.Start(iteration=seven)
-    assert core.said == [(1, []), (8, [])]
-    core.result = {"round": 1, "iteration": 8, "members": [1], "weights": [1.0]}
-    with pytest.raises(pp.ArgumentError, match="must exceed the last one, which was 7, and is 7"):
-        smart.Start(7)
-    smart.Start(8)
-    assert core.said[2:] == [(9, [])]
-
-
-@pytest.mark.parametrize(
-    ("iteration", "text"),
-    [
-        (-1, "iteration must be in 0.*not -1"),
-        (1.5, "iteration must be an integer, not 1.5"),
-        (True, "iteration must be an integer"),
-        (2**64 - 1, "iteration must be in 0"),
-    ],
-)
-def test_iterations_that_are_wrong(
-    core: Core, smart: pp.PreduceRequest, iteration: Any, text: str
-) -> None:
-    with pytest.raises(pp.ArgumentError, match=text):
-        smart.Start(iteration)
-    assert not core.said
-
-
 def test_groups_are_given_where_the_handle_asks_for_them(
     core: Core, smart: pp.PreduceRequest, given: pp.PreduceRequest
 ) -> None:
@@ -483,12 +417,6 @@ def test_a_flush_has_a_status(core: Core, smart: pp.PreduceRequest) -> None:
     assert core.said == ["flush"]
 
 
-def test_what_groups_do_not_have(smart: pp.PreduceRequest) -> None:
-    for call, text in ((smart.View, "Wait"), (smart.More, "Wait"), (smart.Drain, "Flush")):
-        with pytest.raises(pp.Error, match=f"handle 2: P-Reduce has no .*; .*call {text}"):
-            call()
-
-
 def test_what_a_request_is(core: Core, smart: pp.PreduceRequest) -> None:
     assert smart.backend == "schedule"
     assert smart.generator == pp.groups.Smart(2)
@@ -507,38 +435,6 @@ def test_what_a_request_is(core: Core, smart: pp.PreduceRequest) -> None:
 
 
 # ---- arguments -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("buf", "groups", "options", "text"),
-    [
-        (None, "smart:3", {}, r"groups must be a generator such as .*Smart\(3\), not 'smart:3'"),
-        (None, pp.groups.Smart, {}, "groups must be a generator"),
-        (np.zeros(2, "i4"), None, {}, "dtype int32, but P-Reduce averages floating numbers"),
-        (np.zeros(2, "c8"), None, {}, "complex64, but P-Reduce averages floating numbers"),
-        (np.zeros(2, "?"), None, {}, "bool, but P-Reduce averages floating numbers"),
-        (np.zeros((4, 4))[:, 0], None, {}, "buf is not contiguous"),
-        ([np.zeros(2), np.zeros(2, "f4")], None, {}, r"buf\[0\] has dtype float64 and buf\[1\]"),
-        ([np.ones(4)] * 2, None, {}, r"buf\[0\] and buf\[1\] overlap"),
-        (b"12345678", None, {}, "buf is read-only"),
-        (None, None, {"alpha": 1}, "alpha must be a number from 0 and below 1, not 1"),
-        (None, None, {"alpha": float("nan")}, "alpha must be .*not nan"),
-        (None, None, {"alpha": -0.1}, "alpha must be .*not -0.1"),
-        (None, None, {"alpha": "half"}, "alpha must be .*not 'half'"),
-        (None, None, {"weights": "equal"}, "weights must be one of 'constant', 'dynamic', not"),
-        (None, None, {"missing": "none"}, "missing must be one of 'closest', 'initial', not"),
-        (None, None, {"backend": "mpi"}, "backend must be one of 'auto', 'node', 'schedule',"),
-        (None, None, {"cache": -1}, r"cache must be in 0\.\.4096, not -1"),
-        (None, pp.groups.Smart(7), {}, "at most the context's 6 ranks, not 7"),
-    ],
-)
-def test_arguments_that_are_wrong(
-    core: Core, buf: Any, groups: Any, options: dict[str, Any], text: str
-) -> None:
-    with pytest.raises(pp.ArgumentError, match=text):
-        read(groups or pp.groups.Smart(2), buf, **options).config(
-            native_of(core), core._ffi.NULL, SIZE
-        )
 
 
 def plan_of(core: Core, groups: Generator, **options: Any) -> tuple[Any, Any]:
@@ -752,17 +648,3 @@ def test_a_flush_by_mpi_takes_what_is_in_the_buffers(core: Core, alone: Any) -> 
     request.Flush(status)
     assert model.tolist() == [3, 3] and status.group == (0,)
     request.Free()
-
-
-def test_what_is_not_possible_by_mpi(core: Core, alone: Any) -> None:
-    request = by_comm(core, alone, np.ones(2))
-    with pytest.raises(pp.Error, match="backend='comm' has no Test"):
-        request.Test()
-    request.Start(group=[0])
-    for call in (request.Flush, request.Free):
-        with pytest.raises(pp.Error, match="outstanding; with backend='comm' call Wait before"):
-            call()
-    core.answers = [group(1, runs=1), group(1)]
-    request.Wait()
-    request.Free()
-    assert core.said == [(0, [0]), "ran", "free"]
