@@ -23,7 +23,12 @@ from support.device import (
     order,
     other_context,
 )
-from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host
+from support.on_device import (
+    adds_in_place,
+    contributes_once,
+    has_bits_of_the_host,
+    waits_for_no_stream_that_is_held,
+)
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -63,33 +68,8 @@ def test_several_arrays_in_place(comm, ctx, array):
 
 
 def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream, transport):
-    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
-    ctx = pp.Context(comm, seed=7, transport=transport, window=16)
-    send, out = array(comm.size), array(comm.size)
-    own = np.eye(comm.size, dtype="f4")[comm.rank]
-    send.put(own)
-    stream.wait()
-    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
-    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
-    stream.hold(last)
-    request.Start()
-    for _ in range(0 if last else 5):
-        request.Wait()
-        total += out.get()
-        request.Start()
-    comm.Barrier()
-    if last:
-        with pytest.raises(
-            pp.TimeoutError,
-            match="have not come to or from their device",
-        ):
-            request.Flush(timeout=0.05)
-        stream.hold(False)
-    request.Flush()
-    total += out.get()
-    assert total.tolist() == [6] * (comm.size - 1) + [1]
-    request.Free()
-    ctx.Free()
+    with pp.Context(comm, seed=7, transport=transport, window=16) as ctx:
+        waits_for_no_stream_that_is_held(comm, ctx.Allreduce_init, array, stream)
 
 
 @pytest.mark.parametrize("path", ["staged", "ipc"])

@@ -22,8 +22,13 @@ from support.on_device import (
     contributes_once,
     devices_that_stay,
     has_bits_of_the_host,
+    keeps_results_for_a_slow_consumer,
+    one_rank_cannot,
+    rounds_instead,
+    several_handles_and_contexts,
     soon,
     sums,
+    waits_for_no_stream_that_is_held,
 )
 from support.pairwise import pairwise
 
@@ -34,9 +39,6 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 
 STEPS = 20
 COUNT = 1003
-NOT_SUPPORTED = 801
-KERNELS = "PYPARTIAL_CUDA_KERNELS"
-RATHER = "device_path='direct' is not possible"
 ALGORITHMS = ("ring", "rabenseifner", "recursive_doubling")
 
 
@@ -126,20 +128,11 @@ def test_what_is_counted_and_kept(comm, ctx, array, stand_in, mpi_of_devices):
 
 
 def test_several_handles_and_contexts(comm, array):
-    """Each has its own memory, and gives it back in any order."""
-    buffers = [(array(COUNT, "i8"), array(COUNT, "i8")) for _ in range(4)]
     with (
         pp.Context(comm, seed=1, transport="mpi") as one,
         pp.Context(comm, seed=2, transport="mpi", progress="caller") as two,
     ):
-        requests = [
-            opened(ctx, *pair, policy=pp.Full())
-            for ctx, pair in zip([one, two, two, one], buffers, strict=True)
-        ]
-        for request, pair in zip(requests, buffers, strict=True):
-            assert sums(comm, request, *pair)
-        for at in (2, 0, 1, 3):
-            requests[at].Free()
+        several_handles_and_contexts(comm, one, two, opened, array, COUNT)
 
 
 def test_one_handle_after_the_other(comm, ctx, array):
@@ -233,32 +226,8 @@ def test_beside_handles_of_other_paths(comm, ctx, array):
 
 
 def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
-    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
-    send, out = array(comm.size), array(comm.size)
-    own = np.eye(comm.size, dtype="f4")[comm.rank]
-    send.put(own)
-    stream.wait()
-    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
     with pp.Context(comm, seed=7, transport="mpi", window=16) as ctx:
-        request = opened(ctx, send, out, policy=pp.Solo())
-        stream.hold(last)
-        request.Start()
-        for _ in range(0 if last else 5):
-            request.Wait()
-            total += out.get()
-            request.Start()
-        comm.Barrier()
-        if last:
-            with pytest.raises(
-                pp.TimeoutError,
-                match="have not come to or from their device",
-            ):
-                request.Flush(timeout=0.05)
-            stream.hold(False)
-        request.Flush()
-        total += out.get()
-        assert total.tolist() == [6] * (comm.size - 1) + [1]
-        request.Free()
+        waits_for_no_stream_that_is_held(comm, partial(opened, ctx), array, stream)
 
 
 @pytest.mark.sizes(2, 3, 5)
@@ -505,20 +474,7 @@ def test_results_come_after_the_operations_of_their_round(array, stand_in):
 
 
 def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
-    send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
-    request = opened(ctx, send, out, policy=pp.Full())
-    seen = [array(COUNT, "i8") for _ in range(7)]
-    slow.hold(True)
-    for step in range(7):
-        send.put(step)
-        request.Start()
-        request.Wait(stream=slow)
-        seen[step].copy(out, slow)
-    slow.hold(False)
-    slow.wait()
-    assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
-    request.Free()
-    slow.close()
+    keeps_results_for_a_slow_consumer(comm, partial(opened, ctx), array, COUNT)
 
 
 def test_starts_that_fail(comm, ctx, array, stand_in):
@@ -536,55 +492,13 @@ def test_starts_that_fail(comm, ctx, array, stand_in):
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def staged(comm, ctx, array, stand_in, why):
-    """A handle that cannot be on this path, on any rank, works on the other one."""
-    send, out = array(COUNT, "i8"), array(COUNT, "i8")
-    if comm.rank == 0:
-        with pytest.warns(RuntimeWarning, match=RATHER):
-            request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
-    else:
-        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
-    assert request.device_path == "staged"
-    assert why in request.device_path_reason
-    assert len(set(comm.allgather(request.device_path_reason))) == 1
-    assert sums(comm, request, send, out)
-    again = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")  # does not warn
-    for one in (request, again):
-        one.Free()
-
-
-class Failing:
-    """A context whose initialisations fail first."""
-
-    def __init__(self, make):
-        self.Allreduce_init = make
-
-
 @pytest.mark.parametrize("call", ["cuModuleLoadData", "cuMemAlloc"])
 @pytest.mark.filterwarnings("error")
 def test_one_rank_cannot(comm, ctx, array, stand_in, call):
     """All ranks have the other path, and nothing is left."""
-    last, made, real = comm.size - 1, array(1), ctx.Allreduce_init
+    made = array(1)
     assert made.count == 1  # allocated before the failure
-
-    def fails(*args, **options):
-        if comm.rank == last:
-            stand_in.fake_fail(call.encode(), 1, NOT_SUPPORTED)
-        return real(*args, **options)
-
-    try:
-        why = f"rank {last}: CUDA reports an error: {call} failed"
-        staged(comm, Failing(fails), array, stand_in, why)
-    finally:
-        stand_in.fake_fail(call.encode(), 0, 0)
-
-
-def test_one_rank_has_an_mpi_that_knows_no_devices(comm, ctx, array, stand_in, monkeypatch):
-    """The reason is that of the first rank that cannot."""
-    if comm.rank > 0 or comm.size == 1:
-        monkeypatch.setattr(_direct, "mpi_says", lambda native: (False, f"not on {comm.rank}"))
-    why = "rank 0: not on 0" if comm.size == 1 else "rank 1: not on 1"
-    staged(comm, ctx, array, stand_in, why)
+    one_rank_cannot(comm, stand_in, call, partial(rounds_instead, comm, ctx, array, "direct"))
 
 
 def test_one_rank_of_a_node_tries_mpi(comm, ctx, array, monkeypatch):
@@ -594,15 +508,9 @@ def test_one_rank_of_a_node_tries_mpi(comm, ctx, array, monkeypatch):
     assert comm.allgather(len(tried)) == [1] + [0] * (comm.size - 1)
 
 
-def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
-    if comm.rank == comm.size - 1:
-        monkeypatch.setenv(KERNELS, "/nowhere")
-    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
-
-
 def test_rounds_in_memory_that_ranks_share(comm, array, stand_in):
     with pp.Context(comm, seed=7) as ctx:
-        staged(comm, ctx, array, stand_in, "made in memory that the ranks of a node share")
+        rounds_instead(comm, ctx, array, "direct", "made in memory that the ranks of a node share")
 
 
 @pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")

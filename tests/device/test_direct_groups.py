@@ -9,12 +9,14 @@ import ctypes
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 from zlib import crc32
 
 import ml_dtypes
 import numpy as np
 import pytest
 from support.device import Array, Stream, device, driver
+from support.on_device import averages, groups_instead, one_rank_cannot, whole
 from support.oracles import check_groups
 from support.pairwise import pairwise
 
@@ -27,16 +29,9 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 STEPS = 12
 COUNT = 1003
 LIMIT_S = 20.0
-NOT_SUPPORTED = 801
 OUT_OF_MEMORY = 2
-KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='direct' is not possible"
 DYNAMIC = {"weights": "dynamic", "missing": "initial"}
-
-
-def whole(size):
-    """Each phase is one group of all ranks."""
-    return pp.groups.Table([[range(size)]])
 
 
 def opened(ctx, model, groups, **options):
@@ -45,19 +40,6 @@ def opened(ctx, model, groups, **options):
     assert (request.backend, request.device_path) == ("comm", "direct")
     assert request.device_path_reason == ""
     return request
-
-
-def averages(comm, request, model, steps=5):
-    """Whether groups of all ranks have the averages that they should."""
-    for step in range(steps):
-        model.put(np.arange(model.count) + step + comm.rank)
-        request.Start()
-        request.Wait()
-        expected = np.arange(model.count) + step + (comm.size - 1) / 2
-        if not np.allclose(model.get(), expected, rtol=1e-6):
-            return False
-        model.settle()
-    return True
 
 
 # ---- averages -----------------------------------------------------------------------------------
@@ -156,47 +138,6 @@ def test_averages_have_the_bits_of_the_hosts(comm, ctx, array, dtype, weights, c
     assert on_device.get().tobytes() == on_host.tobytes()
     for request in requests:
         assert request.Free() == 0
-
-
-def test_the_initial_model_counts(comm, ctx, array):
-    """By the weight that the status names, once in a group."""
-    model, status = array(4, "f8"), pp.Status()
-    model.put(100)
-    request = opened(ctx, model, pp.groups.Given(), **DYNAMIC)
-    model.put(comm.rank)
-    request.Start(iteration=2 * comm.rank, group=range(comm.size))
-    request.Wait(status)
-    assert (status.initial > 0) == (comm.size > 1)
-    expected = status.initial * 100 + np.dot(status.weights, status.group)
-    np.testing.assert_allclose(model.get(), expected, rtol=1e-12)
-    request.Free()
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
-def test_several_arrays(comm, ctx, array, dtype):
-    first, none, second = array(3, dtype), array(0, dtype), array(5, dtype)
-    first.put([comm.rank, 1, 2])
-    second.put(np.arange(5) * comm.rank)
-    request = opened(ctx, [first, none, second], whole(comm.size))
-    request.Start()
-    request.Wait()
-    mean = (comm.size - 1) / 2
-    assert first.get().tolist() == [mean, 1, 2]
-    assert second.get().tolist() == [mean * i for i in range(5)]
-    request.Free()
-
-
-def test_a_rank_that_is_alone_has_its_own_model(comm, ctx, array):
-    """As it was at Start, whatever was queued afterwards."""
-    model, status = array(5), pp.Status()
-    model.put(comm.rank + 1)
-    request = opened(ctx, model, pp.groups.Table([[[rank] for rank in range(comm.size)]]))
-    request.Start()
-    model.put(-1)
-    request.Wait(status)
-    assert status.group == (comm.rank,)
-    assert model.get().tolist() == [comm.rank + 1] * 5
-    request.Free()
 
 
 def test_what_is_counted_and_kept(comm, ctx, array, stand_in, mpi_of_devices):
@@ -301,27 +242,6 @@ def test_a_rank_that_waits_for_its_part_of_a_sum(comm, ctx, array, stand_in):
     request.Free()
 
 
-def test_a_model_is_what_was_queued_before_start(comm, ctx, array):
-    """A side stream writes the buffer, and Start is given that stream; Wait is given another."""
-    side, third = Stream(), Stream()
-    model = array(1000)
-    request = opened(ctx, model, whole(comm.size))
-    for step in range(20):
-        side.hold(True)
-        model.put(step + comm.rank, side)
-        request.Start(stream=side)
-        model.put(-1, side)
-        side.hold(False)
-        side.wait()
-        request.Wait(stream=third)
-        mean = model.get(third)
-        assert (mean == step + (comm.size - 1) / 2).all(), (step, mean[:3])
-        model.settle()
-    request.Free()
-    side.close()
-    third.close()
-
-
 def test_a_slow_consumer_keeps_its_averages(comm, ctx, array):
     slow, model = Stream(), array(100)
     seen = [array(100) for _ in range(7)]
@@ -337,33 +257,6 @@ def test_a_slow_consumer_keeps_its_averages(comm, ctx, array):
     assert [one.get().tolist() for one in seen] == [[step] * 100 for step in range(7)]
     request.Free()
     slow.close()
-
-
-def test_a_wait_and_a_flush_go_on_with_their_copy(comm, ctx, array, stream):
-    model, status = array(4, "f8"), pp.Status()
-    request = opened(ctx, model, whole(comm.size))
-    model.put(comm.rank)
-    stream.hold(True)
-    for _ in range(3):
-        with pytest.raises(
-            pp.TimeoutError,
-            match="have not come to or from their device",
-        ):
-            request.Flush(timeout=0.02)
-    model.put(-1)  # after the copy
-    stream.hold(False)
-    request.Flush(status)
-    assert model.get().tolist() == [(comm.size - 1) / 2] * 4
-    model.put(2 * comm.rank)
-    stream.wait()
-    stream.hold(True)
-    request.Start()
-    with pytest.raises(pp.TimeoutError, match="is on its way from its device"):
-        request.Wait(timeout=0.02)
-    stream.hold(False)
-    request.Wait(status)
-    assert model.get().tolist() == [comm.size - 1] * 4
-    request.Free()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -492,21 +385,6 @@ def test_what_the_core_refuses(comm, ctx, array):
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-def staged(comm, ctx, array, stand_in, why, make=None, **options):
-    """A handle that cannot be on this path, on any rank, works on the other one."""
-    model = array(COUNT)
-    options = {"backend": "comm", "device_path": "direct", **options}
-    with pytest.warns(RuntimeWarning, match=RATHER) if comm.rank == 0 else nullcontext():
-        request = (make or ctx.Preduce_init)(model, whole(comm.size), **options)
-    assert request.device_path == "staged"
-    assert why in request.device_path_reason
-    assert len(set(comm.allgather(request.device_path_reason))) == 1
-    assert averages(comm, request, model)
-    again = ctx.Preduce_init(model, whole(comm.size), **options)  # does not warn
-    for one in (request, again):
-        one.Free()
-
-
 @pytest.mark.parametrize("weights", [{}, DYNAMIC], ids=["constant", "initial"])
 @pytest.mark.parametrize(
     ("call", "nth"),
@@ -521,18 +399,8 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call, nth, weights):
     """All ranks have the other path, and nothing is left."""
     if (call, nth, weights) == ("cuMemAlloc", 4, {}):
         pytest.skip("without an initial model there is no fourth piece of memory")
-    last, real = comm.size - 1, ctx.Preduce_init
-
-    def fails(*args, **options):
-        if comm.rank == last:
-            stand_in.fake_fail(call.encode(), nth, NOT_SUPPORTED)
-        return real(*args, **options)
-
-    try:
-        why = f"rank {last}: CUDA reports an error: {call} failed"
-        staged(comm, ctx, array, stand_in, why, fails, **weights)
-    finally:
-        stand_in.fake_fail(call.encode(), 0, 0)
+    instead = partial(groups_instead, comm, ctx, array, "direct", backend="comm", **weights)
+    one_rank_cannot(comm, stand_in, call, instead, nth)
 
 
 def test_one_rank_has_an_mpi_that_knows_no_devices(comm, ctx, array, stand_in, monkeypatch):
@@ -540,13 +408,7 @@ def test_one_rank_has_an_mpi_that_knows_no_devices(comm, ctx, array, stand_in, m
     if comm.rank > 0 or comm.size == 1:
         monkeypatch.setattr(_direct, "mpi_says", lambda native: (False, f"not on {comm.rank}"))
     why = "rank 0: not on 0" if comm.size == 1 else "rank 1: not on 1"
-    staged(comm, ctx, array, stand_in, why)
-
-
-def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
-    if comm.rank == comm.size - 1:
-        monkeypatch.setenv(KERNELS, "/nowhere")
-    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+    groups_instead(comm, ctx, array, "direct", why, backend="comm")
 
 
 @pytest.mark.parametrize("backend", ["auto", "schedule"])
@@ -556,7 +418,7 @@ def test_other_backends(comm, ctx, array, stand_in, monkeypatch, backend):
         pytest.skip("a rank alone sends no messages")
     monkeypatch.setattr(_direct, "why_not", lambda *_: pytest.fail("it was tried"))
     why = 'groups give MPI addresses of devices with backend="comm" only'
-    staged(comm, ctx, array, stand_in, why, backend=backend)
+    groups_instead(comm, ctx, array, "direct", why, backend=backend)
 
 
 @pytest.mark.parametrize("transport", ["auto", "mpi"])

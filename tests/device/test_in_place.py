@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from support.device import Stream
+from support.on_device import keeps_results_for_a_slow_consumer
 
 import pypartial as pp
 
@@ -83,21 +84,7 @@ def test_memory_that_the_driver_does_not_pin(comm, ctx, array, stand_in, nth, ca
 
 def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
     """The first is read in the ring when its stream gets there, rounds later."""
-    send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
-    request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    for _ in range(3):
-        seen = [array(COUNT, "i8") for _ in range(7)]
-        slow.hold(True)
-        for step in range(7):
-            send.put(step)
-            request.Start()
-            request.Wait(stream=slow)
-            seen[step].copy(out, slow)
-        slow.hold(False)
-        slow.wait()
-        assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
-    request.Free()
-    slow.close()
+    keeps_results_for_a_slow_consumer(comm, ctx.Allreduce_init, array, COUNT)
 
 
 @pytest.mark.parametrize("call", ["cuMemcpyAsync", "cuEventRecord"])

@@ -7,6 +7,7 @@ import importlib
 import sys
 import time
 import weakref
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,12 @@ from support.on_device import (
     contributes_once,
     first_refuses_what_last_has_opened,
     has_bits_of_the_host,
+    keeps_results_for_a_slow_consumer,
+    one_rank_cannot,
+    rounds_instead,
+    several_handles_and_contexts,
     sums,
+    waits_for_no_stream_that_is_held,
 )
 from support.pairwise import pairwise
 
@@ -30,9 +36,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("needs_ipc")]
 
 STEPS = 20
 COUNT = 1003
-NOT_SUPPORTED = 801
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
-RATHER = "device_path='ipc' is not possible"
 
 
 def opened(ctx, *buffers, **options):
@@ -101,17 +105,8 @@ def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
 
 
 def test_several_handles_and_contexts(comm, array):
-    """Each has its own memory, and gives it back in any order."""
-    buffers = [(array(COUNT, "i8"), array(COUNT, "i8")) for _ in range(4)]
     with pp.Context(comm, seed=1) as one, pp.Context(comm, seed=2) as two:
-        requests = [
-            opened(ctx, *pair, policy=pp.Full())
-            for ctx, pair in zip([one, two, two, one], buffers, strict=True)
-        ]
-        for request, pair in zip(requests, buffers, strict=True):
-            assert sums(comm, request, *pair)
-        for at in (2, 0, 1, 3):
-            requests[at].Free()
+        several_handles_and_contexts(comm, one, two, opened, array, COUNT)
 
 
 def test_ranks_on_different_devices(comm, ctx, array):
@@ -132,51 +127,13 @@ def test_ranks_on_different_devices(comm, ctx, array):
 
 def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
     """The first is read in the ring when its stream gets there, rounds later."""
-    send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
-    request = opened(ctx, send, out, policy=pp.Full())
-    for _ in range(3):
-        seen = [array(COUNT, "i8") for _ in range(7)]
-        slow.hold(True)
-        for step in range(7):
-            send.put(step)
-            request.Start()
-            request.Wait(stream=slow)
-            seen[step].copy(out, slow)
-        slow.hold(False)
-        slow.wait()
-        assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
-    request.Free()
-    slow.close()
+    keeps_results_for_a_slow_consumer(comm, partial(opened, ctx), array, COUNT)
 
 
 def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
-    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
-    send, out = array(comm.size), array(comm.size)
-    own = np.eye(comm.size, dtype="f4")[comm.rank]
-    send.put(own)
-    stream.wait()
-    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
     with pp.Context(comm, seed=7, window=16) as ctx:
-        request = opened(ctx, send, out, policy=pp.Solo())
-        stream.hold(last)
-        request.Start()
-        for _ in range(0 if last else 5):
-            request.Wait()
-            total += out.get()
-            request.Start()
-        comm.Barrier()
-        if last:
-            with pytest.raises(
-                pp.TimeoutError,
-                match="have not come to or from their device",
-            ):
-                request.Flush(timeout=0.05)
-            stream.hold(False)
-        request.Flush()
-        total += out.get()
-        assert total.tolist() == [6] * (comm.size - 1) + [1]
-        assert ctx.stats().device_wait_ns > 0 or not last
-        request.Free()
+        waits_for_no_stream_that_is_held(comm, partial(opened, ctx), array, stream)
+        assert ctx.stats().device_wait_ns > 0 or comm.rank < comm.size - 1
 
 
 @pytest.mark.parametrize(("call", "nth"), [("cuMemcpyAsync", 1), ("cuEventRecord", 2)])
@@ -518,23 +475,6 @@ def test_there_is_no_view_in_place_on_the_default_stream_of_a_thread(comm, ctx, 
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def staged(comm, ctx, array, stand_in, why):
-    """A handle that cannot be on this path, on any rank, works on the other one."""
-    send, out = array(COUNT, "i8"), array(COUNT, "i8")
-    if comm.rank == 0:
-        with pytest.warns(RuntimeWarning, match=RATHER):
-            request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
-    else:
-        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
-    assert request.device_path == "staged"
-    assert why in request.device_path_reason
-    assert len(set(comm.allgather(request.device_path_reason))) == 1
-    assert sums(comm, request, send, out)
-    again = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")  # does not warn
-    for one in (request, again):
-        one.Free()
-
-
 @pytest.mark.parametrize(
     "call", ["cuModuleLoadData", "cuIpcGetMemHandle", "cuMemAlloc", "cuIpcOpenMemHandle"]
 )
@@ -543,26 +483,9 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call):
     """As in a container without a namespace of processes in common, or when memory is short."""
     if comm.size == 1 and call == "cuIpcOpenMemHandle":
         pytest.skip("a rank alone maps no memory of others")
-    last = comm.size - 1
     made = array(1)  # allocates before the failure
     assert made.count == 1
-    real = ctx.Allreduce_init
-
-    def fails(*args, **options):
-        if comm.rank == last:
-            stand_in.fake_fail(call.encode(), 1, NOT_SUPPORTED)
-        return real(*args, **options)
-
-    try:
-        staged(
-            comm,
-            Failing(ctx, fails),
-            array,
-            stand_in,
-            f"rank {last}: CUDA reports an error: {call} failed",
-        )
-    finally:
-        stand_in.fake_fail(call.encode(), 0, 0)
+    one_rank_cannot(comm, stand_in, call, partial(rounds_instead, comm, ctx, array, "ipc"))
 
 
 @pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
@@ -582,17 +505,10 @@ def test_memory_of_a_refusal_is_used_again(comm, ctx, array, stand_in):
     again.Free()
 
 
-class Failing:
-    """A context whose initialisations fail first."""
-
-    def __init__(self, ctx, make):
-        self.Allreduce_init = make
-
-
 def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(KERNELS, "/nowhere")
-    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+    rounds_instead(comm, ctx, array, "ipc", f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
 
 
 def test_without_cupy(comm, ctx, array, stand_in, monkeypatch):
@@ -600,31 +516,23 @@ def test_without_cupy(comm, ctx, array, stand_in, monkeypatch):
     monkeypatch.delenv(KERNELS)
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
-    staged(comm, ctx, array, stand_in, "rank 0: ")
+    rounds_instead(comm, ctx, array, "ipc", "rank 0: ")
 
 
 def test_ranks_that_share_no_memory(comm, array, stand_in):
     if comm.size == 1:
         pytest.skip("a rank alone shares memory with all")
     with pp.Context(comm, seed=7, transport="mpi") as ctx:
-        staged(comm, ctx, array, stand_in, "the rounds are made of messages")
+        rounds_instead(comm, ctx, array, "ipc", "the rounds are made of messages")
 
 
 def test_no_elements(comm, ctx, array):
-    with pytest.warns(RuntimeWarning) if comm.rank == 0 else nothing():
+    with pytest.warns(RuntimeWarning) if comm.rank == 0 else nullcontext():
         request = ctx.Allreduce_init(array(0), array(0), device_path="ipc")
     assert "there are no elements" in request.device_path_reason
     request.Start()
     request.Wait()
     request.Free()
-
-
-class nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
 
 
 def test_bad_input(comm, ctx, array):

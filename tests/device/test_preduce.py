@@ -6,13 +6,12 @@ import ctypes
 import os
 import sys
 import time
-from contextlib import nullcontext
 from zlib import crc32
 
 import numpy as np
 import pytest
-from support.device import Array, Stream, device, order, other_context
-from support.on_device import let_go_when_waiting
+from support.device import Array, Stream, device
+from support.on_device import let_go_when_waiting, whole
 from support.oracles import check_groups
 from support.pairwise import pairwise
 
@@ -29,14 +28,19 @@ KERNELS = "PYPARTIAL_CUDA_KERNELS"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
-@pytest.fixture(autouse=True, params=["staged", "ipc"])
+@pytest.fixture(autouse=True, params=["staged", "ipc", "direct"])
 def path(request, monkeypatch):
     """How models get from rank to rank, where a test does not say, and where that is possible."""
     if request.param == "ipc" and KERNELS not in os.environ:
         pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
     case = getattr(request.node, "callspec", None)
-    if request.param == "ipc" and case and {"schedule", "comm", "mpi"} & set(case.params.values()):
+    options = set(case.params.values()) if case else set()
+    if request.param == "ipc" and options & {"schedule", "comm", "mpi"}:
         pytest.skip("models that go by messages are staged")
+    if request.param == "direct":
+        if "comm" not in options:
+            pytest.skip("MPI gets addresses of groups on communicators only")
+        request.getfixturevalue("mpi_of_devices")
     make = pp.Context.Preduce_init
 
     def init(ctx, buffer, groups, **options):
@@ -44,7 +48,8 @@ def path(request, monkeypatch):
         if isinstance(first, np.ndarray) or "device_path" in options:
             return make(ctx, buffer, groups, **options)
         made = make(ctx, buffer, groups, device_path=request.param, **options)
-        assert made.device_path == (request.param if made.backend == "node" else "staged")
+        is_there = made.backend == {"ipc": "node", "direct": "comm"}.get(request.param)
+        assert made.device_path == (request.param if is_there else "staged")
         return made
 
     monkeypatch.setattr(pp.Context, "Preduce_init", init)
@@ -64,11 +69,6 @@ def generator(name, size):
         "smart": lambda: pp.groups.Smart(int(most)),
         "controller": lambda: pp.groups.Controller(int(most)),
     }[kind]()
-
-
-def whole(size):
-    """Each phase is one group of all ranks."""
-    return pp.groups.Table([[range(size)]])
 
 
 # ---- averages -----------------------------------------------------------------------------------
@@ -704,25 +704,6 @@ def test_streams_that_cannot_be_used(comm, ctx, array, stream, call):
     request.Free()
 
 
-def test_a_stream_of_another_device(comm, ctx, array, stream):
-    """The call has done nothing."""
-    model = array(4)
-    model.put(comm.rank)
-    with device(1):
-        other = Stream()
-    request = ctx.Preduce_init(model, whole(comm.size))
-    for call in (request.Start, request.Flush):
-        with pytest.raises(pp.ArgumentError, match="no stream of the device"):
-            call(stream=other)
-    request.Start()
-    with pytest.raises(pp.ArgumentError, match="no stream of the device"):
-        request.Wait(stream=other)
-    request.Wait()
-    assert (model.get() == (comm.size - 1) / 2).all()
-    request.Free()
-    other.close()
-
-
 def test_the_stream_of_the_initial_model(comm, ctx, array, stream):
     """One that is being captured is a wrong argument, which all ranks hear of."""
     model, bad = array(4), comm.rank == comm.size - 1
@@ -734,37 +715,6 @@ def test_the_stream_of_the_initial_model(comm, ctx, array, stream):
         ctx.Preduce_init(model, whole(comm.size), **options)
     stream.capture(False)
     ctx.Preduce_init(model, whole(comm.size), **options).Free()
-
-
-@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
-def test_a_default_stream_of_another_context(comm, ctx, array, stream, call):
-    """The library would take that of the primary one. The call has done nothing."""
-    model = array(4)
-    model.put(comm.rank)
-    request = ctx.Preduce_init(model, whole(comm.size))
-    stream.wait()
-    if call in ("Wait", "Test"):
-        request.Start()
-    with other_context(), pytest.raises(pp.ArgumentError, match="device 0 is not its primary one"):
-        getattr(request, call)(stream=1)
-    if call in ("Start", "Flush"):
-        request.Start(stream=1)
-    request.Wait(stream=1)
-    order(1, stream.ptr)
-    assert (model.get() == (comm.size - 1) / 2).all()
-    request.Free()
-
-
-def test_the_default_stream_of_the_initial_model(comm, ctx, array, stream):
-    """That of another context is a wrong argument, which all ranks hear of."""
-    model, bad = array(4), comm.rank == comm.size - 1
-    options = {"weights": "dynamic", "missing": "initial"}
-    ours, stream.ptr = stream.ptr, 1
-    refused = pytest.raises(pp.ArgumentError if bad else pp.MismatchError, match="not its primary")
-    with other_context() if bad else nullcontext(), refused:
-        ctx.Preduce_init(model, whole(comm.size), **options)
-    ctx.Preduce_init(model, whole(comm.size), **options).Free()
-    stream.ptr = ours
 
 
 def test_two_devices(comm, ctx, array, stream):

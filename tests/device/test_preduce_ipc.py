@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
-from support.device import Array, Stream, device
+from support.device import Stream
+from support.on_device import averages, groups_instead, one_rank_cannot, whole
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -15,14 +16,6 @@ import pypartial as pp
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("kernels")]
 
 COUNT = 1003
-NOT_SUPPORTED = 801
-KERNELS = "PYPARTIAL_CUDA_KERNELS"
-RATHER = "device_path='ipc' is not possible"
-
-
-def whole(size):
-    """Each phase is one group of all ranks."""
-    return pp.groups.Table([[range(size)]])
 
 
 def opened(ctx, model, groups, **options):
@@ -30,19 +23,6 @@ def opened(ctx, model, groups, **options):
     request = ctx.Preduce_init(model, groups, device_path="ipc", **options)
     assert (request.device_path, request.device_path_reason) == ("ipc", "")
     return request
-
-
-def averages(comm, request, model, steps=5):
-    """Whether groups of all ranks have the averages that they should."""
-    for step in range(steps):
-        model.put(np.arange(model.count) + step + comm.rank)
-        request.Start()
-        request.Wait()
-        expected = np.arange(model.count) + step + (comm.size - 1) / 2
-        if not np.allclose(model.get(), expected, rtol=1e-6):
-            return False
-        model.settle()
-    return True
 
 
 # ---- averages -----------------------------------------------------------------------------------
@@ -113,18 +93,6 @@ def test_models_of_the_initial_average(comm, ctx, array, stream):
     request.Free()
 
 
-def test_ranks_on_different_devices(comm, ctx):
-    """They are mapped where the devices can access each other's memory."""
-    with device(comm.rank % 2):
-        stream = Stream()
-        model = Array(COUNT, "f4", stream)
-        request = opened(ctx, model, whole(comm.size))
-        assert averages(comm, request, model)
-        request.Free()
-        model.close()
-        stream.close()
-
-
 # ---- memory -------------------------------------------------------------------------------------
 
 
@@ -160,28 +128,6 @@ def test_several_handles_and_contexts(comm, array):
 
 
 # ---- slow streams -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
-def test_averages_that_wait_for_their_stream(comm, ctx, array, dtype):
-    """The first is read where groups average, the others by bounce buffers; none is overwritten."""
-    model, slow = array(COUNT, dtype), Stream()
-    request = opened(ctx, model, whole(comm.size))
-    for _ in range(3):
-        seen = [array(COUNT, dtype) for _ in range(7)]
-        slow.hold(True)
-        for step, kept in enumerate(seen):
-            model.put(step + comm.rank)
-            request.Start()
-            request.Wait(stream=slow)
-            kept.copy(model, slow)
-        slow.hold(False)
-        slow.wait()
-        means = [step + (comm.size - 1) / 2 for step in range(7)]
-        assert [kept.get().tolist() for kept in seen] == [[mean] * COUNT for mean in means]
-        model.settle()
-    request.Free()
-    slow.close()
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4"])
@@ -287,69 +233,7 @@ def test_the_last_member_computes(comm, ctx, array, stream):
     request.Free()
 
 
-def test_nobody_waits_for_a_stream_that_is_held(comm, array, stream):
-    """The others' groups go on without this rank; Flush and Free wait for its model."""
-    last, status = comm.rank == comm.size - 1, pp.Status()
-    model = array(3, "f8")
-    model.put(comm.rank)
-    stream.wait()
-    groups = pp.groups.Controller(2) if comm.size > 2 else whole(comm.size)
-    with pp.Context(comm, seed=7) as ctx:
-        request = opened(ctx, model, groups)
-        stream.hold(last)
-        request.Start()
-        for _ in range(0 if last or comm.size != 3 else 5):
-            request.Wait(status)
-            assert status.group == (0, 1)
-            request.Start()
-        if last:
-            for call in (request.Flush, request.Free):
-                with pytest.raises(
-                    pp.TimeoutError,
-                    match="have not come to or from their device",
-                ):
-                    call(timeout=0.05)
-        comm.Barrier()
-        stream.hold(False)
-        request.Flush(status)
-        assert status.group == tuple(range(comm.size))
-        np.testing.assert_allclose(model.get(), (comm.size - 1) / 2)
-        request.Free()
-
-
-def test_a_start_after_a_flush_that_has_not_begun(comm, ctx, array, stream):
-    """What the Flush was to give is forgotten."""
-    model = array(COUNT, "f8")
-    request = opened(ctx, model, whole(comm.size))
-    for _ in range(3):
-        stream.hold(True)
-        with pytest.raises(
-            pp.TimeoutError,
-            match="have not come to or from their device",
-        ):
-            request.Flush(timeout=0.02)
-        stream.hold(False)
-        assert averages(comm, request, model, 2)
-    request.Free()
-
-
 # ---- what is refused ----------------------------------------------------------------------------
-
-
-def staged(comm, ctx, array, stand_in, why, make=None, **options):
-    """A handle that cannot be on this path, on any rank, works on the other one."""
-    model = array(COUNT)
-    model.put(5)
-    make = make or ctx.Preduce_init
-    with pytest.warns(RuntimeWarning, match=RATHER) if comm.rank == 0 else nullcontext():
-        request = make(model, whole(comm.size), device_path="ipc", **options)
-    assert request.device_path == "staged"
-    assert why in request.device_path_reason
-    assert len(set(comm.allgather(request.device_path_reason))) == 1
-    assert averages(comm, request, model)
-    again = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")  # does not warn
-    for one in (request, again):
-        one.Free()
 
 
 @pytest.mark.parametrize("missing", ["closest", "initial"])
@@ -362,19 +246,9 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call, missing):
     """As in a container without a namespace of processes in common, or when memory is short."""
     if comm.size == 1 and call == "cuIpcOpenMemHandle":
         pytest.skip("a rank alone maps no memory of others")
-    last = comm.size - 1
-
-    def fails(*args, **options):
-        if comm.rank == last:
-            stand_in.fake_fail(call.encode(), 1, NOT_SUPPORTED)
-        return ctx.Preduce_init(*args, **options)
-
-    why = f"rank {last}: CUDA reports an error: {call} failed"
     options = {"weights": "dynamic", "missing": missing}
-    try:
-        staged(comm, ctx, array, stand_in, why, fails, **options)
-    finally:
-        stand_in.fake_fail(call.encode(), 0, 0)
+    instead = partial(groups_instead, comm, ctx, array, "ipc", **options)
+    one_rank_cannot(comm, stand_in, call, instead)
 
 
 @pytest.mark.parametrize(
@@ -407,20 +281,6 @@ def test_auto_where_it_is_not_possible(comm, array, monkeypatch):
         request.Free()
 
 
-def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
-    if comm.rank == comm.size - 1:
-        monkeypatch.setenv(KERNELS, "/nowhere")
-    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
-
-
-def test_without_cupy(comm, ctx, array, stand_in, monkeypatch):
-    """The kernels cannot be compiled then."""
-    monkeypatch.delenv(KERNELS)
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
-    staged(comm, ctx, array, stand_in, "rank 0: ")
-
-
 @pytest.mark.parametrize("generator", ["table", "random"])
 def test_ranks_that_share_no_memory(comm, array, stand_in, generator):
     """With a machine at rank 0, and with a table that needs none."""
@@ -428,11 +288,11 @@ def test_ranks_that_share_no_memory(comm, array, stand_in, generator):
         pytest.skip("a rank alone shares memory with all")
     options = {"weights": "dynamic"} if generator == "random" else {}
     with pp.Context(comm, seed=7, transport="mpi") as ctx:
-        staged(comm, ctx, array, stand_in, "the groups exchange messages", **options)
+        groups_instead(comm, ctx, array, "ipc", "the groups exchange messages", **options)
 
 
 def test_communicators(comm, ctx, array, stand_in):
-    staged(comm, ctx, array, stand_in, "ranks share no memory of devices", backend="comm")
+    groups_instead(comm, ctx, array, "ipc", "ranks share no memory of devices", backend="comm")
 
 
 def test_no_elements(comm, ctx, array):

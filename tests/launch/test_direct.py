@@ -17,7 +17,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 600  # for all of them: mpirun's
 PROGRAMS = {2: 60, 5: 15}  # by ranks
-SKIPPED = {"test_direct.py": (12, 1), "test_direct_groups.py": (11, 1)}  # by one rank, by more
+# What is run of each file, and how many tests of it one rank skips, and more ranks.
+FILES = {
+    "test_direct.py": ("", 12, 1),
+    "test_direct_groups.py": ("", 11, 1),
+    "test_preduce.py": ("direct and comm", 1, 1),
+}
 
 pytestmark = [
     pytest.mark.thorough,
@@ -40,9 +45,10 @@ def under(tmp_path_factory):
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize("file", ["test_direct.py", "test_direct_groups.py"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_device_layer(ranks, file, env, under, record_property):
+    selected, alone, always = FILES[file]
     counts = run_tests(
         ROOT / "device" / file,
         ranks,
@@ -50,9 +56,9 @@ def test_device_layer(ranks, file, env, under, record_property):
         limit_s=LIMIT_S,
         env=env,
         under=under,
+        selected=selected,
     )
     record_property("inner_passed", counts.passed)
-    alone, always = SKIPPED[file]
     assert counts.skipped <= (alone if ranks == 1 else always)
 
 

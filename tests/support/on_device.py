@@ -1,4 +1,4 @@
-"""What an allreduce must do whose vectors are in memory of devices, on any path.
+"""What an allreduce must do whose vectors are in memory of devices, on any path, and P-Reduce.
 
 `opened` makes the handle, of its buffers and options, and is sure that it is on that path.
 """
@@ -8,31 +8,43 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 import pypartial as pp
 
+from .device import Stream
 from .oracles import Log, judge
 
 __all__ = [
     "LIMIT_S",
     "RESULTS",
     "adds_in_place",
+    "averages",
     "contributes_once",
     "devices_that_stay",
     "first_refuses_what_last_has_opened",
+    "groups_instead",
     "has_bits_of_the_host",
+    "keeps_results_for_a_slow_consumer",
     "let_go_when_waiting",
+    "one_rank_cannot",
+    "rounds_instead",
+    "several_handles_and_contexts",
     "soon",
     "sums",
+    "waits_for_no_stream_that_is_held",
+    "whole",
 ]
 
 Opened = Callable[..., Any]
+Fail = Callable[[], None]
 LIMIT_S = 20
+NOT_SUPPORTED = 801
 
 # Types, operations and averages, each of which vectors hold, or kernels do, in another way.
 RESULTS = [
@@ -145,6 +157,171 @@ def adds_in_place(comm: MPI.Comm, opened: Opened, array: Any, dtype: str) -> Non
     assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
     assert second.get().tolist() == [comm.size * i for i in range(5)]
     request.Free()
+
+
+def waits_for_no_stream_that_is_held(
+    comm: MPI.Comm, opened: Opened, array: Any, stream: Stream
+) -> None:
+    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution.
+
+    The context has a window of 16 rounds.
+    """
+    send, out = array(comm.size), array(comm.size)
+    send.put(np.eye(comm.size, dtype="f4")[comm.rank])
+    stream.wait()
+    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
+    request = opened(send, out, policy=pp.Solo())
+    stream.hold(last)
+    request.Start()
+    for _ in range(0 if last else 5):
+        request.Wait()
+        total += out.get()
+        request.Start()
+    comm.Barrier()
+    if last:
+        with pytest.raises(pp.TimeoutError, match="have not come to or from their device"):
+            request.Flush(timeout=0.05)
+        stream.hold(False)
+    request.Flush()
+    total += out.get()
+    assert total.tolist() == [6] * (comm.size - 1) + [1]
+    request.Free()
+
+
+def keeps_results_for_a_slow_consumer(
+    comm: MPI.Comm, opened: Opened, array: Any, count: int
+) -> None:
+    """Results that wait for their stream are not overwritten."""
+    send, out, slow = array(count, "i8"), array(count, "i8"), Stream()
+    request = opened(send, out, policy=pp.Full())
+    for _ in range(3):
+        seen = [array(count, "i8") for _ in range(7)]
+        slow.hold(True)
+        for step in range(7):
+            send.put(step)
+            request.Start()
+            request.Wait(stream=slow)
+            seen[step].copy(out, slow)
+        slow.hold(False)
+        slow.wait()
+        assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
+    request.Free()
+    slow.close()
+
+
+def several_handles_and_contexts(
+    comm: MPI.Comm, one: pp.Context, two: pp.Context, opened: Opened, array: Any, count: int
+) -> None:
+    """Each handle of two contexts has its own memory, and gives it back in any order."""
+    buffers = [(array(count, "i8"), array(count, "i8")) for _ in range(4)]
+    requests = [
+        opened(ctx, *pair, policy=pp.Full())
+        for ctx, pair in zip([one, two, two, one], buffers, strict=True)
+    ]
+    for request, pair in zip(requests, buffers, strict=True):
+        assert sums(comm, request, *pair)
+    for at in (2, 0, 1, 3):
+        requests[at].Free()
+
+
+# ---- groups -------------------------------------------------------------------------------------
+
+
+def whole(size: int) -> pp.groups.Table:
+    """Each phase is one group of all ranks."""
+    return pp.groups.Table([[range(size)]])
+
+
+def averages(comm: MPI.Comm, request: Any, model: Any, steps: int = 5) -> bool:
+    """Whether groups of all ranks have the averages that they should."""
+    for step in range(steps):
+        model.put(np.arange(model.count) + step + comm.rank)
+        request.Start()
+        request.Wait()
+        expected = np.arange(model.count) + step + (comm.size - 1) / 2
+        if not np.allclose(model.get(), expected, rtol=1e-6):
+            return False
+        model.settle()
+    return True
+
+
+# ---- a path that is not possible ----------------------------------------------------------------
+
+
+def _is_staged(
+    comm: MPI.Comm, make: Callable[[], Any], path: str, why: str, is_right: Callable[[Any], bool]
+) -> None:
+    """A handle that cannot be on a path, on any rank, works on the other one; one warns, once."""
+    rather = f"device_path={path!r} is not possible"
+    with pytest.warns(RuntimeWarning, match=rather) if comm.rank == 0 else nullcontext():
+        request = make()
+    assert request.device_path == "staged"
+    assert why in request.device_path_reason
+    assert len(set(comm.allgather(request.device_path_reason))) == 1
+    assert is_right(request)
+    again = make()  # does not warn
+    for one in (request, again):
+        one.Free()
+
+
+def rounds_instead(
+    comm: MPI.Comm,
+    ctx: pp.Context,
+    array: Any,
+    path: str,
+    why: str,
+    fail: Fail = lambda: None,
+) -> None:
+    """Rounds are staged instead, after what `fail` does before a handle is made."""
+    send, out = array(1003, "i8"), array(1003, "i8")
+
+    def make() -> Any:
+        fail()
+        return ctx.Allreduce_init(send, out, policy=pp.Full(), device_path=path)
+
+    _is_staged(comm, make, path, why, lambda request: sums(comm, request, send, out))
+
+
+def groups_instead(
+    comm: MPI.Comm,
+    ctx: pp.Context,
+    array: Any,
+    path: str,
+    why: str,
+    fail: Fail = lambda: None,
+    **options: Any,
+) -> None:
+    """The same, for groups with these options."""
+    model = array(1003)
+    model.put(5)
+
+    def make() -> Any:
+        fail()
+        return ctx.Preduce_init(model, whole(comm.size), device_path=path, **options)
+
+    _is_staged(comm, make, path, why, lambda request: averages(comm, request, model))
+
+
+def one_rank_cannot(
+    comm: MPI.Comm, stand_in: Any, call: str, instead: Callable[[str, Fail], None], nth: int = 1
+) -> None:
+    """The last rank's driver refuses a call: `instead` is given the reason, and what has it fail.
+
+    It is told to before each handle.
+    """
+    last = comm.size - 1
+
+    def fail() -> None:
+        if comm.rank == last:
+            stand_in.fake_fail(call.encode(), nth, NOT_SUPPORTED)
+
+    try:
+        instead(f"rank {last}: CUDA reports an error: {call} failed", fail)
+    finally:
+        stand_in.fake_fail(call.encode(), 0, 0)
+
+
+# ---- waiting ------------------------------------------------------------------------------------
 
 
 def soon(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
