@@ -8,8 +8,6 @@ threads of the application, go on meanwhile.
 
 from __future__ import annotations
 
-import importlib
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -30,14 +28,6 @@ LIMIT_S = 20.0
 MOMENT_S = 0.9  # for which the end of a context waits for its peers, and a bit less
 NO_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    """As much of CuPy as alloc needs."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "standin"))
-    yield importlib.import_module("cupy")
-    sys.modules.pop("cupy")
 
 
 @contextmanager

@@ -122,7 +122,6 @@ typedef struct counter {
     uint64_t calls;
     uint64_t fails_at;                           /* this call; 0: every one */
     CUresult result;                             /* of the call that fails; CUDA_SUCCESS: none */
-    unsigned slow_us;                            /* each takes so much longer */
     bool     held;                               /* calls wait at their beginning */
     uint64_t waiting;                            /* calls that wait now: fake_held_calls() */
 } counter_t;
@@ -248,7 +247,7 @@ static bool lies(const char *name)
 static void take_lock(void) { pthread_mutex_lock(&lock); }
 static void give_lock(void) { pthread_mutex_unlock(&lock); }
 
-static void sum_float32(void **), sum_float64(void **), sum_int32(void **), sum_int64(void **);
+static void sum_int32(void **);
 static void add_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes);
 
 static void configure(void)
@@ -265,10 +264,7 @@ static void configure(void)
     room = (uint64_t)number_in("FAKECUDA_ROOM", ROOM);
     for (int i = 0; i < DEVICES; i++)
         contexts[i].device = i;
-    add_kernel("sum_float32", sum_float32, 4, sum);
-    add_kernel("sum_float64", sum_float64, 4, sum);
     add_kernel("sum_int32", sum_int32, 4, sum);
-    add_kernel("sum_int64", sum_int64, 4, sum);
     const char *failures = getenv("FAKECUDA_FAIL");
     char        name[NAME_BYTES];
     unsigned    nth, result;
@@ -334,12 +330,6 @@ static CUresult begin(const char *symbol, need_t need)
     called = counter_of(name);
     const CUresult of_any = count(any), of_this = count(called);
     CUresult       result = of_any ? of_any : of_this;
-    const unsigned slow_us = any->slow_us + called->slow_us;
-    if (slow_us > 0) {
-        give_lock();
-        usleep(slow_us);
-        take_lock();
-    }
     while (any->held || called->held || (keeping_out > 0 && need != NOTHING))
         wait_in_call();
     if (result)
@@ -1422,21 +1412,16 @@ static void add_kernel(const char *name, fake_kernel_t function, int arguments, 
     new_kernel(name, arguments, bytes)->function = function;
 }
 
-#define SUM(name, type)                                                                                     \
-    static void name(void **arguments)                                                                      \
-    {                                                                                                       \
-        const size_t count = *(const size_t *)arguments[3];                                                 \
-        type        *out = fake_reach(*(const CUdeviceptr *)arguments[0], count * sizeof(type));            \
-        const type  *left = fake_reach(*(const CUdeviceptr *)arguments[1], count * sizeof(type));           \
-        const type  *right = fake_reach(*(const CUdeviceptr *)arguments[2], count * sizeof(type));          \
-        for (size_t i = 0; out && left && right && i < count; i++)                                          \
-            out[i] = left[i] + right[i];                                                                    \
-    }
-
-SUM(sum_float32, float)
-SUM(sum_float64, double)
-SUM(sum_int32, uint32_t)                         /* modulo 2^32, as a device does */
-SUM(sum_int64, uint64_t)
+/* Adds modulo 2^32, as a device does. */
+static void sum_int32(void **arguments)
+{
+    const size_t    count = *(const size_t *)arguments[3];
+    uint32_t       *out = fake_reach(*(const CUdeviceptr *)arguments[0], count * sizeof *out);
+    const uint32_t *left = fake_reach(*(const CUdeviceptr *)arguments[1], count * sizeof *left);
+    const uint32_t *right = fake_reach(*(const CUdeviceptr *)arguments[2], count * sizeof *right);
+    for (size_t i = 0; out && left && right && i < count; i++)
+        out[i] = left[i] + right[i];
+}
 
 /* A library's file ends with the headers of its sections. */
 static size_t bytes_of_library(const void *image)
@@ -1771,14 +1756,6 @@ void fake_fail(const char *name, uint64_t nth, CUresult result)
     take_lock();
     configure();
     inject(name, nth, result);
-    give_lock();
-}
-
-void fake_slow(const char *name, unsigned int microseconds)
-{
-    take_lock();
-    configure();
-    counter_of(name)->slow_us = microseconds;
     give_lock();
 }
 

@@ -31,8 +31,6 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 /* The nth call from now on of a function fails with `result` and does nothing; 0: every call.  Names have no version
    ("cuMemAlloc"); "" is any function.  One failure for each name: the last that was asked for.  CUDA_SUCCESS: none. */
 void        fake_fail(const char *name, uint64_t nth, CUresult result);
-/* From now on each call of a function waits so long before it begins; 0: no more.  "" is any function. */
-void        fake_slow(const char *name, unsigned int microseconds);
 /* From now on calls of a function wait before they do anything, until they are let go by this function or by
    fake_let_all_go().  They are counted, and it is decided whether they fail, when they come.  "" is any function. */
 void        fake_hold_calls(const char *name, bool held);

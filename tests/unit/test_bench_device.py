@@ -31,7 +31,6 @@ from pypartial.policy import Full, Solo
 from pypartial.statistics import Active, Latency
 
 LIMIT_S = 60
-STANDIN = Path(__file__).resolve().parents[1] / "support" / "standin"
 CUPY, TORCH, BY_HAND = DeviceBuffers
 HOST = tuple(Buffers)
 FACTS = DeviceFacts("H", 2, "570.86.15", "12.8", {"cupy": "14.0.0"})

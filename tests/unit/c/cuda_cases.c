@@ -177,18 +177,10 @@ static CUresult end_call(call_t *call)
     return call->result;
 }
 
-static CUdeviceptr made;
-
-static CUresult alloc(const call_t *call)
-{
-    (void)call;
-    return cuda->cuMemAlloc(&made, BYTES);
-}
 static CUresult free_there(const call_t *call) { return cuda->cuMemFree(call->address); }
 static CUresult free_here(const call_t *call) { return cuda->cuMemFreeHost((void *)(uintptr_t)call->address); }
 static CUresult unregister(const call_t *call) { return cuda->cuMemHostUnregister((void *)(uintptr_t)call->address); }
 static CUresult close_mapping(const call_t *call) { return cuda->cuIpcCloseMemHandle(call->address); }
-static CUresult query(const call_t *call) { return cuda->cuEventQuery(call->event); }
 static CUresult record(const call_t *call) { return cuda->cuEventRecord(call->event, call->stream); }
 static CUresult wait_event(const call_t *call) { return cuda->cuStreamWaitEvent(call->stream, call->event, 0); }
 static CUresult copy_there(const call_t *call)
@@ -556,43 +548,6 @@ static void contexts(void)
 
 /* ---- copies, streams and events ------------------------------------------------------------------- */
 
-/* Host, device, another place of the device, host: on three streams in the order of their events, under many seeds. */
-static void copies(void)
-{
-    begin();
-    unsigned char    *from = pinned_memory(BYTES), *to = pinned_memory(BYTES);
-    const CUdeviceptr first = memory_of_device(BYTES), second = memory_of_device(BYTES + 8);
-    const CUstream    up = new_stream(), across = new_stream(), down = new_stream();
-    const CUevent     is_up = new_event(), is_across = new_event(), is_down = new_event();
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        fake_seed(seed);
-        fill(from, BYTES, seed);
-        copy(first, pp_cuda_address(from), BYTES, up);
-        order(up, across, is_up);
-        copy(second + 8, first, BYTES, across);
-        order(across, down, is_across);
-        copy(pp_cuda_address(to), second + 8, BYTES, down);
-        DONE(PP_CUDA(cuda, cuEventRecord, is_down, down));
-        pp_status_t status = PP_PENDING;
-        while (status == PP_PENDING)
-            status = PP_CUDA(cuda, cuEventQuery, is_down);
-        DONE(status);
-        CHECK(is_filled(to, BYTES, seed));
-    }
-    CHECK(fake_pageable_copies() == 0);
-    DONE(PP_CUDA(cuda, cuMemFreeHost, from));
-    DONE(PP_CUDA(cuda, cuMemFreeHost, to));
-    DONE(PP_CUDA(cuda, cuMemFree, first));
-    DONE(PP_CUDA(cuda, cuMemFree, second));
-    const CUstream streams[] = {up, across, down};
-    const CUevent  recorded[] = {is_up, is_across, is_down};
-    for (int i = 0; i < 3; i++) {
-        DONE(PP_CUDA(cuda, cuStreamDestroy, streams[i]));
-        DONE(PP_CUDA(cuda, cuEventDestroy, recorded[i]));
-    }
-    finish();
-}
-
 /* A stream that waits for an event of a held stream runs nothing before that.  Others run, the host goes on, and a
    later record of the event does not count for the wait. */
 static void held_streams(void)
@@ -792,48 +747,6 @@ static void room(void)
     DONE(PP_CUDA(cuda, cuEventDestroy, event));
     DONE(PP_CUDA(cuda, cuMemFree, there));
     DONE(PP_CUDA(cuda, cuModuleUnload, module));
-    finish();
-}
-
-/* Calls of one function, or of any, wait at their beginning until they are let go; those of other functions do not. */
-static void held_calls(void)
-{
-    begin();
-    const CUevent event = new_event();
-    call_t        first = {.name = "cuMemAlloc", .make = alloc}, second = {.name = "cuEventQuery", .make = query};
-    second.event = event;
-    fake_hold_calls("cuMemAlloc", true);
-    begin_call(&first);
-    DONE(PP_CUDA(cuda, cuEventQuery, event));
-    CHECK(fake_live("memory") == 0 && fake_calls("cuMemAlloc") == 1 && !atomic_load(&first.is_over));
-    CHECK(fake_held_calls("cuMemAlloc") == 1 && fake_held_calls("cuEventQuery") == 0 && fake_held_calls("") == 1);
-    fake_hold_calls("cuMemAlloc", false);
-    CHECK(end_call(&first) == CUDA_SUCCESS && fake_held_calls("") == 0 && fake_live("memory") == 1);
-    DONE(PP_CUDA(cuda, cuMemFree, made));
-    /* It is decided at the beginning whether a call fails. */
-    fake_fail("cuMemAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
-    fake_hold_calls("cuMemAlloc", true);
-    begin_call(&first);
-    fake_fail("cuMemAlloc", 1, CUDA_SUCCESS);
-    fake_let_all_go();
-    CHECK(end_call(&first) == CUDA_ERROR_OUT_OF_MEMORY);
-    const CUdeviceptr there = memory_of_device(BYTES);
-    fake_hold_calls("cuMemFree", true);
-    fake_hold_calls("cuEventQuery", true);
-    first = (call_t){.name = "cuMemFree", .make = free_there, .address = there};
-    begin_call(&first);
-    begin_call(&second);
-    CHECK(fake_held_calls("") == 2 && fake_live("memory") == 1);
-    fake_let_all_go();
-    CHECK(end_call(&first) == CUDA_SUCCESS && end_call(&second) == CUDA_SUCCESS);
-    /* Any function: also the first one that the thread calls, to make the context current. */
-    fake_hold_calls("", true);
-    second.name = "cuCtxPushCurrent";
-    begin_call(&second);
-    CHECK(fake_held_calls("") == 1);
-    fake_hold_calls("", false);
-    CHECK(end_call(&second) == CUDA_SUCCESS);
-    DONE(PP_CUDA(cuda, cuEventDestroy, event));
     finish();
 }
 
@@ -1549,109 +1462,6 @@ static void freed_while_mapped(void)
     finish_after(number ? 0 : 1);
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------- */
-
-static void minus(void **arguments)
-{
-    int *out = fake_reach(*(CUdeviceptr *)arguments[0], sizeof *out);
-    int *left = fake_reach(*(CUdeviceptr *)arguments[1], sizeof *left);
-    int *right = fake_reach(*(CUdeviceptr *)arguments[2], sizeof *right);
-    *out = *left - *right;
-}
-
-/* Kernels by name: sums, one of the test's own, and one that leaves its memory. */
-static void kernels(void)
-{
-    enum { COUNT = 1000 };
-    static const size_t parameters[] = {8, 8, 8, 8};
-    CUmodule            module;
-    CUfunction          sum, own;
-    begin();
-    fake_kernel("minus", minus, 4, parameters);
-    DONE(PP_CUDA(cuda, cuModuleLoadData, &module, ".entry sum_float32 .entry minus"));
-    CHECK(cuda->cuModuleLoadData(&module, "") == CUDA_ERROR_INVALID_IMAGE);
-    CHECK(cuda->cuModuleGetFunction(&sum, module, "sum_float64") == CUDA_ERROR_NOT_FOUND);
-    DONE(PP_CUDA(cuda, cuModuleGetFunction, &sum, module, "sum_float32"));
-    DONE(PP_CUDA(cuda, cuModuleGetFunction, &own, module, "minus"));
-    float            *here = (float *)pinned_memory(2 * COUNT * sizeof *here);
-    const CUdeviceptr left = memory_of_device(COUNT * sizeof *here), right = memory_of_device(COUNT * sizeof *here);
-    const CUstream    stream = new_stream();
-    for (int i = 0; i < COUNT; i++) {
-        here[i] = 0.1f * (float)i;
-        here[COUNT + i] = 1e6f / (float)(i + 1);
-    }
-    fake_seed(11);
-    copy(left, pp_cuda_address(here), COUNT * sizeof *here, stream);
-    copy(right, pp_cuda_address(here + COUNT), COUNT * sizeof *here, stream);
-    launch(sum, right, left, right, COUNT, stream);
-    copy(pp_cuda_address(here), right, COUNT * sizeof *here, stream);
-    DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
-    for (int i = 0; i < COUNT; i++)
-        CHECK(here[i] == 0.1f * (float)i + 1e6f / (float)(i + 1));
-    int *whole = (int *)here;
-    whole[0] = 50;
-    whole[1] = 8;
-    copy(left, pp_cuda_address(whole), 4, stream);
-    copy(right, pp_cuda_address(whole + 1), 4, stream);
-    launch(own, left, left, right, 1, stream);
-    copy(pp_cuda_address(whole), left, 4, stream);
-    DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
-    CHECK(whole[0] == 42);
-    DONE(PP_CUDA(cuda, cuModuleUnload, module));
-    CHECK(cuda->cuModuleUnload(module) == CUDA_ERROR_INVALID_HANDLE);
-    DONE(PP_CUDA(cuda, cuMemFree, left));
-    DONE(PP_CUDA(cuda, cuMemFreeHost, here));
-    launch(sum, right, right, right, COUNT + 1, stream);
-    while (cuda->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY)
-        continue;
-    CHECK(PP_CUDA(cuda, cuStreamQuery, stream) == PP_ERR_STATE);
-    CHECK(strstr(pp_error_text(), "cuStreamQuery failed with 700, CUDA_ERROR_ILLEGAL_ADDRESS"));
-}
-
-typedef struct many {
-    CUdeviceptr of[5];
-} many_t;
-
-static void first_minus_last(void **arguments)
-{
-    const many_t *many = arguments[1];
-    int          *out = fake_reach(*(CUdeviceptr *)arguments[0], sizeof *out);
-    const int    *first = fake_reach(many->of[0], sizeof *first), *last = fake_reach(many->of[4], sizeof *last);
-    *out = *first - *last + *(char *)arguments[2];
-}
-
-/* Arguments of any size: a launch keeps copies of them until the stream comes to it. */
-static void structures(void)
-{
-    static const size_t parameters[] = {sizeof(CUdeviceptr), sizeof(many_t), sizeof(char)};
-    CUmodule            module;
-    CUfunction          function;
-    begin();
-    fake_kernel("first_minus_last", first_minus_last, 3, parameters);
-    DONE(PP_CUDA(cuda, cuModuleLoadData, &module, "first_minus_last"));
-    DONE(PP_CUDA(cuda, cuModuleGetFunction, &function, module, "first_minus_last"));
-    const CUstream stream = new_stream();
-    CUdeviceptr    memory = memory_of_device(3 * sizeof(int));
-    int           *values = fake_reach(memory, 3 * sizeof(int));
-    many_t         many = {{memory, 0, 0, 0, memory + sizeof(int)}};
-    char           more = 2;
-    CUdeviceptr    out = memory + 2 * sizeof(int);
-    void          *arguments[] = {&out, &many, &more};
-    values[0] = 50;
-    values[1] = 10;
-    fake_hold(stream, true);
-    DONE(PP_CUDA(cuda, cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
-    many = (many_t){{0}};
-    more = 0;
-    fake_hold(stream, false);
-    DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
-    CHECK(values[2] == 42);
-    DONE(PP_CUDA(cuda, cuModuleUnload, module));
-    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
-    DONE(PP_CUDA(cuda, cuMemFree, memory));
-    finish();
-}
-
 /* --------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -1660,10 +1470,10 @@ static const struct {
 } CASES[] = {
 #define CASE(function) {#function, function}
     CASE(open_twice), CASE(threads), CASE(forked), CASE(forked_from_an_application), CASE(forked_before),
-    CASE(no_such_device), CASE(statuses), CASE(failures), CASE(one_failure), CASE(contexts), CASE(copies),
+    CASE(no_such_device), CASE(statuses), CASE(failures), CASE(one_failure), CASE(contexts),
     CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(other_context), CASE(capture), CASE(touch), CASE(pointers),
-    CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes), CASE(kernels),
-    CASE(structures), CASE(freed_while_mapped), CASE(handles), CASE(room), CASE(held_calls), CASE(giving_back),
+    CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes),
+    CASE(freed_while_mapped), CASE(handles), CASE(room), CASE(giving_back),
     CASE(used_while_freed), CASE(last_release), CASE(unsafe_calls), CASE(blocking_capture), CASE(priorities),
 #undef CASE
 };
