@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import gc
 import weakref
 from contextlib import suppress
@@ -64,35 +63,6 @@ def test_in_place_reads_at_start(comm, ctx, count):
         request.Wait()
     assert (out == comm.size**3).all()
     request.Free()
-
-
-def test_specifications(comm, ctx):
-    send, out = np.ones(10, "f8"), np.zeros(10, "f8")
-    reduced(ctx, [send, 4], [out, 4])
-    assert out.tolist() == [comm.size] * 4 + [0] * 6
-    reduced(ctx, [send, MPI.DOUBLE], [out, 10, MPI.DOUBLE])
-    assert out.tolist() == [comm.size] * 10
-    raw = bytearray(np.ones(3, "i2").tobytes())
-    result = bytearray(6)
-    reduced(ctx, [raw, MPI.INT16_T], [result, 3, MPI.INT16_T])
-    assert np.frombuffer(result, "i2").tolist() == [comm.size] * 3
-
-
-def test_other_objects(comm, ctx):
-    send, out = array.array("d", [1.0, 2.0]), memoryview(bytearray(16)).cast("d")
-    reduced(ctx, send, out)
-    assert out.tolist() == [comm.size, 2.0 * comm.size]
-    fortran = np.asfortranarray(np.arange(6.0).reshape(2, 3))
-    result = np.zeros((2, 3), order="F")
-    reduced(ctx, fortran, result)
-    assert np.array_equal(result, comm.size * fortran)
-    scalar = np.array(5)
-    reduced(ctx, None, scalar)
-    assert scalar == 5 * comm.size
-    made = ctx.alloc((2, 2), "f4")
-    made[:] = 1
-    reduced(ctx, None, made)
-    assert (made == comm.size).all()
 
 
 @pytest.mark.parametrize("count", COUNTS)

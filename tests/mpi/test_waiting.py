@@ -338,22 +338,6 @@ def test_a_drawn_rank_that_computes_is_told(comm, gate, caplog, stalled):
 
 
 @pytest.mark.sizes(3)
-def test_ranks_that_a_quorum_lacks_are_told(comm, gate, caplog, stalled):
-    with stalled() as ctx:
-        request = ctx.Allreduce_init(None, np.ones(2), policy=pp.Quorum(2))
-        if comm.rank == 0:
-            request.Start()
-            does = r"computing, last call making a handle"
-            why = rf"1 of 3 ranks are ready; not ready: ranks 1-2 \({does}\)"
-            is_told(request, caplog, held_up(why, "rank 0"))
-        gate.barrier()
-        if comm.rank > 0:
-            request.Start()
-        request.Wait(timeout=30)
-        request.Free()
-
-
-@pytest.mark.sizes(3)
 def test_a_rank_that_full_waits_for_is_told(comm, gate, caplog, stalled):
     """With the automatic patience a rank knows when it was given its last result."""
     with stalled(patience="auto") as ctx:

@@ -330,14 +330,6 @@ def test_start_and_wait(core, request_):
     assert request_.Test(status) is True
 
 
-def test_test_does_not_block(core, request_):
-    status = pp.Status()
-    core.pending = 2
-    assert request_.Test(status) is False
-    assert status == pp.Status()
-    assert core.waits == [0]
-
-
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

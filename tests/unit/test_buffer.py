@@ -249,7 +249,7 @@ def test_wrong_bfloat16_by_dlpack():
 
 @pytest.mark.parametrize(
     "dtype",
-    [(4, 32, 1), (4, 16, 2), (10, 8, 1), (0, 12, 1), (3, 64, 1)],
+    [(4, 32, 1), (4, 16, 2), (2, 32, 4), (10, 8, 1), (0, 12, 1), (3, 64, 1)],
 )
 def test_other_elements_by_dlpack_are_refused(dtype):
     """Such as float8."""
@@ -258,6 +258,12 @@ def test_other_elements_by_dlpack_are_refused(dtype):
     code, bits, lanes = dtype
     text = rf"recvbuf has elements of type DLPack type \(code {code}, {bits} bits, {lanes} lanes\)"
     refused(text, send, wrong)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [((6, 16, 1), "=b2"), ((0, 128, 1), "=i16")])
+def test_types_by_dlpack_that_numpy_does_not_have_are_refused(dtype, name):
+    text = f"recvbuf has elements of type {name}, which cannot be reduced"
+    refused(text, np.ones(6, "f4"), Capsule(np.zeros(6, "u2"), dtype=dtype))
 
 
 def test_long_double_by_dlpack_is_refused():

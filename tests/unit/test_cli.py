@@ -1002,46 +1002,41 @@ def test_nodes_are_listed_with_their_ranks() -> None:
     assert info.nodes(mixed)[0][1].endswith("doorbells reach 1 to 2 of 2 ranks")
 
 
-def test_devices_are_listed(tmp_path: Path) -> None:
+def info_of(more: dict[str, str]) -> str:
+    """Run ``pypartial info`` with these variables, and return what it says."""
     command = [sys.executable, "-m", "pypartial", "info"]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+
+
+def test_devices_are_listed(tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text("raise ModuleNotFoundError('hidden', name='cupy')")
     more = {"PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path)), "FAKECUDA_DEVICES": "2"}
     more["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
-    ).stdout
+    said = info_of(more)
     assert re.search(
         r"driver +for CUDA 12\.8\n +device 0 +stand-in 0\n +device 1 +stand-in 1", said
     )
     assert re.search(r'ranks of a node +device_path="staged": there is no CuPy', said)
     assert re.search(r'MPI and devices +no device_path="direct": MPI ', said)
     more |= {"PYPARTIAL_CUDA_KERNELS": str(tmp_path / "some"), "FAKECUDA_PEERS": "0"}
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
-    ).stdout
+    said = info_of(more)
     assert re.search(r'ranks of a node +device_path="staged": PYPARTIAL_CUDA_KERNELS=', said)
     (tmp_path / "some").write_text("kernels")
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
-    ).stdout
+    said = info_of(more)
     assert re.search(r'ranks on one device +device_path="ipc" or "staged"', said)
     denied = "0 cannot access the memory of 1, 1 cannot access the memory of 0"
     assert re.search(rf'ranks on 0 and 1 +device_path="staged": {denied}', said)
     more["FAKECUDA_PEERS"] = "1"
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
-    ).stdout
+    said = info_of(more)
     assert re.search(r'ranks on 0 and 1 +device_path="ipc" or "staged"', said)
     more["FAKECUDA_FAIL"] = "cuDeviceGetName:2:999"
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
-    ).stdout
+    said = info_of(more)
     assert re.search(r"driver's error +.*cuDeviceGetName", said)
     assert "Optional packages" in said
     more = {"PYPARTIAL_CUDA_DRIVER": str(tmp_path / "none.so")}
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
-    ).stdout
+    said = info_of(more)
     assert re.search(r"driver +the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be", said)
 
 

@@ -383,41 +383,6 @@ def test_an_export_without_dimensions_or_elements():
     assert understand(exported(np.zeros((3, 0), "u2"))).count == 0
 
 
-@pytest.mark.parametrize(
-    ("element", "dtype"),
-    [
-        ((0, 8, 1), "i1"),
-        ((0, 64, 1), "i8"),
-        ((1, 16, 1), "u2"),
-        ((2, 16, 1), "f2"),
-        ((2, 64, 1), "f8"),
-        ((4, 16, 1), BFLOAT16),
-        ((5, 64, 1), "c8"),
-        ((5, 128, 1), "c16"),
-        ((6, 8, 1), "?"),
-    ],
-)
-def test_types_of_exports(element, dtype):
-    bits = np.zeros(2, f"V{np.dtype(dtype).itemsize}")
-    assert understand(exported(bits, dtype=element)).dtype == dtype
-
-
-@pytest.mark.parametrize(
-    ("element", "text"),
-    [
-        ((2, 32, 4), r"\(code 2, 32 bits, 4 lanes\), which cannot be reduced"),
-        ((4, 32, 1), r"\(code 4, 32 bits, 1 lanes\), which cannot be reduced"),
-        ((3, 64, 1), r"\(code 3, .*which cannot be reduced"),
-        ((10, 8, 1), r"\(code 10, .*which cannot be reduced"),
-        ((0, 4, 1), r"\(code 0, 4 bits.*which cannot be reduced"),
-        ((6, 16, 1), "type =b2, which cannot be reduced"),
-        ((0, 128, 1), "type =i16, which cannot be reduced"),
-    ],
-)
-def test_types_of_exports_that_cannot_be_reduced(element, text):
-    refused(text, exported(np.zeros(2, "u2"), dtype=element))
-
-
 def test_wrong_exports():
     bits = np.zeros(12, "u2")
     refused("is read-only", exported(bits, readonly=True))

@@ -8,23 +8,19 @@ an element is the tuple of the ranks in it, from left to right.
 
 import random
 import re
-import shutil
 import subprocess
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.c_cases import SANITIZED, compiled
 
 from pypartial._core import ffi, lib
 from pypartial._names import algorithms
-
-CSRC = Path(__file__).resolve().parents[2] / "csrc"
-CASES_SOURCE = Path(__file__).resolve().parent / "c" / "graph_cases.c"
 
 ALGORITHMS = {name: algorithms(ffi, lib).constant(lib, name) for name in algorithms(ffi, lib)}
 RECURSIVE_DOUBLING = ALGORITHMS["recursive_doubling"]
@@ -73,31 +69,9 @@ def dump(algorithm, size, count, element=lib.PP_FLOAT64, form=lib.PP_GOAL):
 @pytest.fixture(scope="session")
 def cases(tmp_path_factory):
     """Runs tests/unit/c/graph_cases.c, which sees the internals, under the sanitizers."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    program = tmp_path_factory.mktemp("cases") / "graph_cases"
-    sources = [
-        str(f)
-        for room in ("base", "graph", "algo", "reduce")
-        for f in sorted((CSRC / room).glob("*.c"))
-    ]
-    subprocess.run(
-        [
-            compiler,
-            "-std=gnu11",
-            "-g",
-            "-O1",
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all",
-            f"-I{CSRC}",
-            *sources,
-            CASES_SOURCE,
-            "-lm",
-            "-o",
-            program,
-        ],
-        check=True,
-    )
+    parts = [f"{room}/*.c" for room in ("base", "graph", "algo", "reduce")]
+    folder = tmp_path_factory.mktemp("cases")
+    program = compiled(folder, "graph_cases", parts, *SANITIZED, "-lm")
 
     def run(*arguments):
         return subprocess.run(

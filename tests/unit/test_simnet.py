@@ -1,31 +1,17 @@
 """The simulated network by itself, under the sanitizers."""
 
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from support.c_cases import SANITIZED, compiled
 
-ROOT = Path(__file__).resolve().parents[2]
 WORLDS = 200
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    program = tmp_path_factory.mktemp("cases") / "net_cases"
-    core = ROOT / "csrc"
-    sources = [*sorted((core / "base").glob("*.c")), *sorted((core / "transport").glob("sim*.c"))]
-    subprocess.run(
-        [
-            *(compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined"),
-            *("-fno-sanitize-recover=all", f"-I{core}", *map(str, sources)),
-            *(str(ROOT / "tests" / "unit" / "c" / "net_cases.c"), "-o", str(program)),
-        ],
-        check=True,
-    )
-    return program
+    parts = ["base/*.c", "transport/sim*.c"]
+    return compiled(tmp_path_factory.mktemp("cases"), "net_cases", parts, *SANITIZED)
 
 
 def test_messages_of_a_pair_arrive_in_order_whatever_they_cost(cases):

@@ -1,28 +1,23 @@
 """Elements times weights: what the bits are, and that every build gives the same."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.c_cases import SANITIZED, compiled
 from support.once import once
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "csrc"
 BUILDS = {
     "plain": ["-O0"],
     "as installed": ["-O3"],
     "with a fused multiply-add": ["-O3", "-mfma", "-mavx2"],
-    "sanitized": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "sanitized": SANITIZED,
 }
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    sources = [*sorted((CORE / "base").glob("*.c")), *sorted((CORE / "reduce").glob("*.c"))]
     flags = Path("/proc/cpuinfo").read_text().split()
     builds = {
         build: options
@@ -32,14 +27,8 @@ def run(tmp_path_factory):
 
     def compile_all(folder):
         for build, options in builds.items():
-            program = str(folder / build.replace(" ", "_"))
-            subprocess.run(
-                [
-                    *(compiler, "-std=gnu11", "-g", *options, f"-I{CORE}", *map(str, sources)),
-                    *(str(ROOT / "tests/unit/c/weighted_cases.c"), "-lm", "-o", program),
-                ],
-                check=True,
-            )
+            made = compiled(folder, "weighted_cases", ["base/*.c", "reduce/*.c"], *options, "-lm")
+            made.rename(folder / build.replace(" ", "_"))
 
     folder = once(tmp_path_factory, "weighted", compile_all)
     programs = {build: folder / build.replace(" ", "_") for build in builds}
