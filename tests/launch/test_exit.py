@@ -20,12 +20,6 @@ def launch(ranks, script, *arguments, module=None):
     return mpirun(ranks, python(*via, str(SCRIPTS / f"{script}.py"), *arguments), timeout_s=LIMIT_S)
 
 
-def check_all_ended(run, ranks):
-    run.check()
-    for rank in range(ranks):
-        assert f"end of rank {rank}" in run.lines(rank), run.explain()
-
-
 @pytest.mark.parametrize(
     ("where", "culprit", "policy"),
     [
@@ -94,7 +88,7 @@ def launch_way(way, ranks, script, *arguments):
 )
 def test_trials_that_ranks_leave_at_their_own_steps(kind, ranks, way):
     """Each is told by who left first; the next context begins at once, and sees no old message."""
-    check_all_ended(launch_way(way, ranks, "trials", kind, "all", "5"), ranks)
+    launch_way(way, ranks, "trials", kind, "all", "5").check_all_ended(ranks)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -107,7 +101,7 @@ def test_trials_that_ranks_leave_at_their_own_steps(kind, ranks, way):
 )
 def test_what_is_complete_where_a_rank_leaves_is_complete_elsewhere(kind, leavers, way):
     """Vectors of 1.2 MB, which MPI moves only while somebody polls."""
-    check_all_ended(launch_way(way, 3, "trials", kind, leavers, "150000"), 3)
+    launch_way(way, 3, "trials", kind, leavers, "150000").check_all_ended(3)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -131,7 +125,7 @@ def test_a_rank_gives_up_in_the_middle_of_its_wait(call, way):
 
 
 def check_told(run, ranks):
-    check_all_ended(run, ranks)
+    run.check_all_ended(ranks)
     (seconds,) = {line.split()[-1] for line in run.lines(0) if line.startswith("told after")}
     assert float(seconds) < QUICK_S, run.explain()
 
@@ -165,7 +159,7 @@ def test_ranks_that_meet_without_one_whose_script_has_ended(method, call):
 def test_no_rank_frees(state, progress):
     if progress == "caller" and state in ("pending", "unequal"):
         pytest.skip("the barrier in it, or the late rank, needs a thread that serves the others")
-    check_all_ended(launch(3, "no_free", "all", state, progress), 3)
+    launch(3, "no_free", "all", state, progress).check_all_ended(3)
 
 
 @pytest.mark.parametrize("state", ["context", "quiet", "outstanding", "pending", "unequal"])
@@ -188,20 +182,20 @@ def test_some_ranks_free(state):
 @pytest.mark.parametrize("what", ["request", "context"])
 def test_an_interrupted_free(what):
     """The handle or context is gone on the rank that was interrupted, and nobody waits for ever."""
-    check_all_ended(launch(3, "interrupted", what), 3)
+    launch(3, "interrupted", what).check_all_ended(3)
 
 
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
 def test_too_low_a_thread_level(level):
-    check_all_ended(launch(2, "levels", level), 2)
+    launch(2, "levels", level).check_all_ended(2)
 
 
 def test_mpi_not_initialised_or_finalised():
-    check_all_ended(launch(2, "not_initialised"), 2)
+    launch(2, "not_initialised").check_all_ended(2)
 
 
 def test_use_after_mpi_finalize():
-    check_all_ended(launch(2, "finalised"), 2)
+    launch(2, "finalised").check_all_ended(2)
 
 
 @pytest.mark.parametrize("call", ["wait", "flush"])
@@ -209,7 +203,7 @@ def test_use_after_mpi_finalize():
 def test_mpi_ends_while_a_thread_is_inside_a_call(call, end):
     """The call must not go on with memory that the end has released."""
     run = launch(2, "left_inside", call, end)
-    check_all_ended(run, 2)
+    run.check_all_ended(2)
     assert run.returncode == 0, run.explain()
     assert ("was told" in run.output) == (end == "finalize"), run.explain()
 
@@ -219,7 +213,7 @@ def test_a_context_is_freed_while_threads_begin_calls(call):
     """What they look at must not be memory that was given back, whose bytes are changed here."""
     command = python(str(SCRIPTS / "freed_inside.py"), call, "4")
     run = mpirun(1, command, timeout_s=LIMIT_S, env={"MALLOC_PERTURB_": "165"})
-    check_all_ended(run, 1)
+    run.check_all_ended(1)
 
 
 def test_a_killed_rank_ends_the_job():

@@ -23,12 +23,6 @@ def launch(ranks, nodes_of, script, *arguments, options=()):
     return mpirun(ranks, command, timeout_s=LIMIT_S, env=env, options=options)
 
 
-def check_all_ended(run, ranks):
-    run.check()
-    for rank in range(ranks):
-        assert f"end of rank {rank}" in run.lines(rank), run.explain()
-
-
 @pytest.mark.parametrize("policy", ["full", "quorum"])
 def test_a_rank_that_died_is_named_on_all_nodes(policy):
     """By who shares a node with it, to all."""
@@ -81,29 +75,29 @@ def test_an_exception_on_one_rank(policy):
 
 @pytest.mark.parametrize("state", ["outstanding", "pending", "unequal"])
 def test_no_rank_frees(state):
-    check_all_ended(launch(5, 2, "no_free", "all", state, "thread"), 5)
+    launch(5, 2, "no_free", "all", state, "thread").check_all_ended(5)
 
 
 @pytest.mark.parametrize("what", ["request", "context"])
 def test_an_interrupted_free(what):
-    check_all_ended(launch(5, 2, "interrupted", what), 5)
+    launch(5, 2, "interrupted", what).check_all_ended(5)
 
 
 @pytest.mark.parametrize("level", ["single", "serialized"])
 def test_too_low_a_thread_level(level):
-    check_all_ended(launch(4, 2, "levels", level), 4)
+    launch(4, 2, "levels", level).check_all_ended(4)
 
 
 @pytest.mark.parametrize(("ranks", "nodes_of"), [(2, 0), (4, 2)])
 def test_several_threads_at_once(ranks, nodes_of):
-    check_all_ended(launch(ranks, nodes_of, "threads"), ranks)
+    launch(ranks, nodes_of, "threads").check_all_ended(ranks)
 
 
 @pytest.mark.parametrize("nodes_of", [0, 2])
 def test_contexts_on_overlapping_communicators(nodes_of):
     """Whose nodes have unequal numbers of ranks."""
-    check_all_ended(launch(5, nodes_of, "overlapping"), 5)
+    launch(5, nodes_of, "overlapping").check_all_ended(5)
 
 
 def test_a_forked_child_makes_a_context():
-    check_all_ended(launch(4, 2, "forked", "after"), 4)
+    launch(4, 2, "forked", "after").check_all_ended(4)

@@ -23,12 +23,6 @@ def launch(ranks: int, script: str, *arguments: str) -> Run:
     return mpirun(ranks, program, timeout_s=LIMIT_S)
 
 
-def check_all_ended(run: Run, ranks: int) -> None:
-    run.check()
-    for rank in range(ranks):
-        assert f"end of rank {rank}" in run.lines(rank), run.explain()
-
-
 def test_ctrl_c_on_a_rank() -> None:
     """The others are told when it ends its script; nothing stays behind."""
     culprit = 1
@@ -62,13 +56,13 @@ def test_a_script_that_ends_early(way: str, call: str) -> None:
 
 
 def test_workers_of_a_data_loader() -> None:
-    check_all_ended(launch(3, "workers"), 3)
+    launch(3, "workers").check_all_ended(3)
 
 
 @pytest.mark.parametrize("policy", ["majority", pytest.param("solo", marks=pytest.mark.long)])
 def test_clean_exits(policy: str) -> None:
     for _ in range(AGAIN):
-        check_all_ended(launch(3, "exit", policy), 3)
+        launch(3, "exit", policy).check_all_ended(3)
 
 
 @pytest.mark.parametrize("way", ["optimizer", pytest.param("backend", marks=pytest.mark.long)])
@@ -77,11 +71,11 @@ def test_ranks_that_also_meet(way: str, tmp_path: Path) -> None:
     for number in range(AGAIN):
         folder = tmp_path / str(number)
         folder.mkdir()
-        check_all_ended(launch(4, "meetings", way, str(folder)), 4)
+        launch(4, "meetings", way, str(folder)).check_all_ended(4)
 
 
 def test_a_script_that_imports_torch_only() -> None:
-    check_all_ended(launch(2, "unimported"), 2)
+    launch(2, "unimported").check_all_ended(2)
 
 
 # ---- a checkpoint --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from support.ranks import (
     comm,
     ctx,
+    gate,
     pytest_configure,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
@@ -13,6 +14,7 @@ from support.ranks import (
 __all__ = [
     "comm",
     "ctx",
+    "gate",
     "pytest_configure",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",

@@ -22,14 +22,6 @@ LARGE = 1 << 22  # elements: a round takes several times as long as the deadline
 
 
 @pytest.fixture
-def gate(comm):
-    """A communicator of the user's own: holds ranks back without the library knowing."""
-    private = comm.Dup()
-    yield private
-    private.Free()
-
-
-@pytest.fixture
 def ctx(comm, transport):
     """A context in which nobody leaves by patience."""
     with pp.Context(comm, seed=SEED, transport=transport, patience=None) as context:

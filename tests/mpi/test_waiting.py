@@ -21,14 +21,6 @@ LOGGED_S = 30  # until what is waited for is logged
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3, 4, 8)]
 
 
-@pytest.fixture
-def gate(comm):
-    """A communicator of the user's own: holds ranks back without the library knowing."""
-    private = comm.Dup()
-    yield private
-    private.Free()
-
-
 def test_test_loop(comm, ctx):
     send, out = np.ones(3, "i8"), np.zeros(3, "i8")
     request = ctx.Allreduce_init(send, out, policy=pp.Full())

@@ -117,6 +117,12 @@ class Run:
         assert self.returncode == 0, self.explain()
         self.check_clean()
 
+    def check_all_ended(self, ranks: int) -> None:
+        """Fail unless each rank's last words are there, too."""
+        self.check()
+        for rank in range(ranks):
+            assert f"end of rank {rank}" in self.lines(rank), self.explain()
+
     def check_counts(self, least: int = 1) -> None:
         """Fail unless the last line, of rank 0 if ranks ran, is "N passed, 0 failed"."""
         self.check()

@@ -97,6 +97,14 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def gate(comm):
+    """A communicator of the user's own: holds ranks back without the library knowing."""
+    private = comm.Dup()
+    yield private
+    private.Free()
+
+
+@pytest.fixture
 def ctx(comm) -> Iterator[pp.Context]:
     """A context over all ranks, freed after the test."""
     with pp.Context(comm, seed=7) as context:

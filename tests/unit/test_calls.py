@@ -140,19 +140,6 @@ def made(core):
 # ---- calls that time out -------------------------------------------------------------------------
 
 
-def test_a_flush_that_timed_out_goes_on(core, made):
-    request = made()
-    core.pending = 100
-    for _ in range(2):
-        with pytest.raises(pp.TimeoutError, match=r"^Flush of handle 2: not complete .*: here$"):
-            request.Flush(timeout=0.001)
-    core.pending = 0
-    request.Flush()
-    assert core.said == ["flush", "collect"]
-    request.Flush()
-    assert core.said == 2 * ["flush", "collect"]
-
-
 @pytest.mark.parametrize("timeout", [0, 0.005, 0.07])
 def test_a_call_returns_when_its_time_is_over(core, made, timeout):
     request, waited = made(), []
@@ -177,19 +164,6 @@ def test_a_free_that_timed_out_is_all_that_the_handle_can_do(core, made):
     assert core.said == ["free"]
     with pytest.raises(pp.Error, match="was freed"):
         request.Free()
-
-
-def test_no_other_call_begins_before_the_one_that_timed_out_has_ended(core, made):
-    request = made()
-    core.pending = 100
-    with pytest.raises(pp.TimeoutError):
-        request.Flush(timeout=0)
-    with pytest.raises(pp.Error, match=r"^Flush of handle 2 timed out, and is still in progress"):
-        request.Free()
-    assert core.said == ["flush"]
-    core.pending = 0
-    request.Flush()
-    assert request.Free() == 7
 
 
 def test_a_step_of_drain_that_timed_out_goes_on_with_the_next_drain(core, made):

@@ -604,25 +604,6 @@ def test_execution(algorithm, size, draw):
     assert messages == sum(len(schedule.find("send")) for schedule in schedules)
 
 
-@by_algorithm
-@pytest.mark.parametrize("size", [2, 3, 7, 8])
-def test_messages_do_not_depend_on_who_starts(algorithm, size):
-    schedules = schedules_of(algorithm, size, 5)
-    gates = [(rank, "gate") for rank in range(size)]
-    starts = [[(rank, "start")] for rank in range(size)]
-    starts += [[(rank, "start") for rank in range(size)], [(rank, "join") for rank in range(size)]]
-    everybody = set(range(size))
-    assert (
-        len(
-            {
-                execute(schedules, everybody, gates + start, 1, "any", algorithm != RING)
-                for start in starts
-            }
-        )
-        == 1
-    )
-
-
 @pytest.mark.parametrize("size", [*range(1, 18), 33])
 def test_synchronous_allreduce(cases, size):
     schedules = parse(cases("synchronous", size, 3))
