@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import io
 import math
 import types
-from contextlib import redirect_stdout
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tables import assert_fits
+from support import tables
 
 from pypartial import _launch as launch
 from pypartial.bench import conditions, table
@@ -28,7 +27,7 @@ from pypartial.bench.options import (
 )
 from pypartial.bench.pattern import Pattern
 from pypartial.bench.results import Report, Row, SkewMeta, with_speedups
-from pypartial.policy import Full, Quorum, Solo
+from pypartial.policy import Full, Solo
 from pypartial.statistics import Active, Latency, confidence_interval, student_quantile
 
 # ---- values --------------------------------------------------------------------------------------
@@ -280,12 +279,6 @@ def test_full_with_a_deadline_may_take_a_rank_twice() -> None:
         assert bool(ledger.failures) == bool(wrong), ledger.failures
 
 
-def test_a_quorum_that_is_missed_is_noticed() -> None:
-    ledger = Ledger(PATTERN, Quorum(2), rank=0)
-    ledger.enter(sum_of(PATTERN, [1, 0, 0]), status_of(0, [1, 0, 0], 0))
-    assert "1 active ranks, at least 2" in ledger.failures[0]
-
-
 # ---- memory --------------------------------------------------------------------------------------
 
 
@@ -403,16 +396,12 @@ def test_speedups_are_ratios_of_means_at_a_size() -> None:
     assert with_speedups(ROWS[:3])[0].speedup_vs_mpi is None
 
 
-def printed(report: Report) -> str:
-    stream = io.StringIO()
-    with redirect_stdout(stream):
-        table.print_report(report)
-    return stream.getvalue()
+printed = partial(tables.printed, table.print_report)
 
 
 def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert_fits(printed(Report(META, with_speedups(ROWS))))
+    tables.assert_fits(printed(Report(META, with_speedups(ROWS))))
 
 
 def test_the_table_shows_every_row() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import io
 import shlex
 import types
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.tables import assert_fits
+from support import tables
 
 from pypartial.bench import group_table, groups
 from pypartial.bench.contenders import Contender
@@ -600,16 +599,12 @@ def test_all_of_a_report_is_verified_or_not() -> None:
     assert set(REPORT.as_dict()) >= {"meta", "rows", "iterations"}
 
 
-def printed(report: GroupsReport) -> str:
-    stream = io.StringIO()
-    with redirect_stdout(stream):
-        group_table.print_report(report)
-    return stream.getvalue()
+printed = partial(tables.printed, group_table.print_report)
 
 
 def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert_fits(printed(REPORT))
+    tables.assert_fits(printed(REPORT))
 
 
 def test_the_tables_show_every_row() -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-import io
 import types
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.tables import assert_fits
+from support import tables
 
 from pypartial.bench import contenders, latency, latency_table, pace, trials
 from pypartial.bench.ledger import LoopLedger, Seen
@@ -185,14 +184,6 @@ def test_a_quorum_may_be_missed_only_where_ranks_have_departed() -> None:
 def test_a_copy_is_of_the_own_buffer() -> None:
     assert entered(Rival.COPY, [0, 1]) == []
     assert "not a copy of the own contribution" in entered(Rival.COPY, [1, 0])[0]
-
-
-def test_a_result_is_compared_with_its_status() -> None:
-    wrong = status_of(0, [1, 1], True, contributors=(0,))
-    assert "contributors (0, 1), the status says (0,)" in entered(Solo(), [1, 1], wrong)[0]
-    ledger = LoopLedger(PATTERN, SOLO, rank=0)
-    ledger.enter(np.full(4, -1, dtype="float32"), status_of(0, [1, 0], True), 1)
-    assert "not a sum of contributions" in ledger.failures[0]
 
 
 def test_totals_are_audited_where_ranks_cannot_be_told_apart() -> None:
@@ -526,16 +517,12 @@ def test_the_time_of_a_benchmark_is_that_of_its_budgets() -> None:
     assert latency.about_seconds(dataclasses.replace(asked, calls=3)) is None
 
 
-def printed(report: Report[LatencyMeta, LatencyRow]) -> str:
-    stream = io.StringIO()
-    with redirect_stdout(stream):
-        latency_table.print_report(report)
-    return stream.getvalue()
+printed = partial(tables.printed, latency_table.print_report)
 
 
 def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert_fits(printed(Report(META, with_ratios(ROWS))))
+    tables.assert_fits(printed(Report(META, with_ratios(ROWS))))
 
 
 def test_the_table_shows_every_row() -> None:

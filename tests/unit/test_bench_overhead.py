@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import time
-from contextlib import redirect_stdout
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from support.tables import assert_fits
+from support import tables
 
 from pypartial.bench import clock, contenders, overhead, overhead_table
 from pypartial.bench.contenders import Pair
@@ -162,11 +161,7 @@ META = OverheadMeta(
 )
 
 
-def printed(report: Report[OverheadMeta, OverheadRow]) -> str:
-    stream = io.StringIO()
-    with redirect_stdout(stream):
-        overhead_table.print_report(report)
-    return stream.getvalue()
+printed = partial(tables.printed, overhead_table.print_report)
 
 
 def test_ratios_are_to_both_calls_of_mpi4py() -> None:
@@ -178,7 +173,7 @@ def test_ratios_are_to_both_calls_of_mpi4py() -> None:
 def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     longest = row("Wait(timeout=0.005)", "pypartial", 5_246_674)
-    assert_fits(printed(Report(META, overhead.with_overhead_ratios([*ROWS, longest]))))
+    tables.assert_fits(printed(Report(META, overhead.with_overhead_ratios([*ROWS, longest]))))
 
 
 def test_the_table_shows_every_row() -> None:

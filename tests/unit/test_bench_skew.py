@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from pypartial.bench.contenders import Contender
 from pypartial.bench.ledger import Ledger
 from pypartial.bench.options import DType, Rival, SkewOptions, Work
 from pypartial.bench.pace import Pace
-from pypartial.bench.pattern import Pattern, Tally
+from pypartial.bench.pattern import Pattern
 from pypartial.bench.results import Report
 from pypartial.bench.trials import Silence
-from pypartial.policy import Full, Solo
+from pypartial.policy import Solo
 
 SOLO = Solo()
 
@@ -127,11 +126,3 @@ def test_the_table_shows_the_slowdown(capsys: pytest.CaptureFixture[str]) -> Non
     assert without is not None
     table.print_report(Report(without.report.meta, without.report.rows))
     assert "lowdown" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("policy", "right"), [(Full(), False), (Full(deadline=1.0), True)])
-def test_a_full_round_holds_late_data_only_after_a_deadline(policy: Full, right: bool) -> None:
-    ledger = Ledger(Pattern(2, 4, DType.FLOAT32), policy, 0)
-    status: Any = SimpleNamespace(cause="policy", active=2)
-    ledger._check_policy("here", status, Tally(np.array([1, 2]), 3))
-    assert (ledger.failures == []) == right

@@ -43,16 +43,6 @@ def table(nodes: int, per_node: int) -> Phases:
     return phases
 
 
-def test_the_table_of_figure_9() -> None:
-    nodes = [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]
-    assert table(4, 4) == [
-        [(0, 4, 8, 12), (2, 3), (6, 7), (10, 11), (14, 15)],
-        nodes,
-        [(0, 3), (1, 9), (4, 7), (5, 13), (8, 11), (12, 15)],
-        nodes,
-    ]
-
-
 @pytest.mark.parametrize(
     ("nodes", "per_node", "first", "third"),
     [
@@ -103,13 +93,6 @@ def by_the_paper(kind: str, alpha: Fraction, iterations: list[int]) -> tuple[lis
         for index in same:
             given[index] += share / len(same)
     return given, [initial]
-
-
-def test_weights_of_the_example() -> None:
-    sevenths, none = weights("closest", 0.5, [5, 5, 3])
-    assert sevenths == pytest.approx([3 / 7, 3 / 7, 1 / 7]) and none == 0
-    sevenths, initial = weights("initial", 0.5, [5, 5, 3])
-    assert [*sevenths, initial] == pytest.approx([2 / 7, 2 / 7, 1 / 7, 2 / 7])
 
 
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)

@@ -464,33 +464,6 @@ def test_the_plans_of_generators(core: Core) -> None:
     assert plan_of(core, pp.groups.Given())[0].plan.generator == core.pp_generator_number(b"given")
 
 
-def test_the_configuration(core: Core) -> None:
-    first, second = np.zeros(3, "f4"), np.zeros(4, "f4")
-    arguments = read(pp.groups.Given(), [first, second], backend="comm")
-    config, _keep = arguments.config(native_of(core), core._ffi.NULL, SIZE)
-    assert config.piece_count == 2 and config.type == core.PP_FLOAT32
-    assert config.pieces[1].send == core._ffi.NULL
-    assert int(core._ffi.cast("uintptr_t", config.pieces[1].recv)) == second.ctypes.data
-    assert config.pieces[1].count == 4
-    assert config.backend == core.PP_BACKEND_COMM
-    assert core._ffi.string(config.generator_text) == b"Given()"
-    assert config.table == core._ffi.NULL
-
-
-@pytest.mark.parametrize(
-    ("weights", "missing", "constant"),
-    [
-        ("constant", "closest", "PP_WEIGHTS_CONSTANT"),
-        ("constant", "initial", "PP_WEIGHTS_CONSTANT"),
-        ("dynamic", "closest", "PP_WEIGHTS_CLOSEST"),
-        ("dynamic", "initial", "PP_WEIGHTS_INITIAL"),
-    ],
-)
-def test_the_weights_of_a_plan(core: Core, weights: str, missing: str, constant: str) -> None:
-    config, _keep = plan_of(core, pp.groups.Smart(2), weights=weights, missing=missing)
-    assert config.plan.weights == getattr(core, constant)
-
-
 def test_the_tables_of_a_plan(core: Core) -> None:
     config, _keep = plan_of(core, pp.groups.Table([[[0, 3, 5]], [[1, 2]]]))
     assert config.plan.generator == core.pp_generator_number(b"table") and config.plan.phases == 2
