@@ -16,13 +16,7 @@ LIMIT_S = 600  # for all of them: mpirun's
 LOOPS = "test_the_loop or test_the_mean_is_kept or test_a_loop_does_not_wake"
 HALF = "test_allreduce.py or test_preduce.py or test_in_place.py"  # by time
 # What is marked as for 2 ranks, as few of it as there is.
-OF_TWO = " or ".join(
-    [
-        "test_a_round_reads_the_buffer_when_the_result_is_there",
-        "test_free_after_a_test_that_found_the_buffer_read",
-        "test_a_handle_after_one_of_registered_memory",
-    ]
-)
+OF_TWO = "test_a_handle_after_one_of_registered_memory"
 PROGRAMS = {2: 165, 4: 60}  # by ranks
 
 

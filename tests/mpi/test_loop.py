@@ -96,27 +96,6 @@ def test_every_policy_and_delivery(comm, ctx, which, deliver):
         assert rounds.partial == rounds.missed == 0
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 3])
-@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.mpi(min_size=2)
-def test_max_lag_with_one_slow_rank(comm, ctx, deliver, max_lag):
-    send, out = counting(comm)
-    request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver=deliver, max_lag=max_lag)
-    log = Log(comm.size, 200)
-    status = pp.Status()
-    slow = comm.rank == comm.size - 1
-    for _ in range(25):
-        if slow:
-            time.sleep(2e-3)
-        request.Start()
-        log.started()
-        request.Wait(status)
-        log.given(status, out)
-    finish(request, out, log)
-    judge(comm, log, request)
-    request.Free()
-
-
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
 @pytest.mark.parametrize("which", range(4), ids=["solo", "majority", "quorum", "full"])
 def test_unequal_numbers_of_calls(comm, ctx, which, deliver):

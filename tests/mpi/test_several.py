@@ -216,14 +216,6 @@ def test_contexts_one_after_the_other(comm):
             request.Free()
 
 
-def test_free_instead_of_with(comm):
-    ctx = pp.Context(comm)
-    assert (ctx.rank, ctx.size) == (comm.rank, comm.size)
-    ctx.Free()
-    with pytest.raises(pp.Error, match="freed"):
-        ctx.Free()
-
-
 @pytest.mark.sizes(3)
 def test_a_deadlock_is_reported(comm, caplog):
     """Outside the patterns of point 9: two handles, waited for in opposite orders."""

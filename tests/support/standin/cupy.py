@@ -103,11 +103,6 @@ class _Pointer:
     def copy_to_host_async(self, host: ctypes.c_void_p, size: int, stream: Stream) -> None:
         _copy(host, self.ptr, size, stream)
 
-    def memset_async(self, value: int, size: int, stream: Stream | None = None) -> None:
-        self._values = _Pinned(size)  # until the memory is not used any more
-        ctypes.memset(self._values, value, size)
-        _copy(self.ptr, self._values, size, stream or get_current_stream())
-
     def copy_from_device_async(self, source: _Pointer, size: int, stream: Stream) -> None:
         _copy(self.ptr, source.ptr, size, stream)
 
