@@ -16,13 +16,6 @@ import pypartial as pp
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3)]
 
 
-def reduced(ctx, send, receive, **options):
-    request = ctx.Allreduce_init(send, receive, policy=pp.Full(), **options)
-    request.Start()
-    request.Wait()
-    request.Free()
-
-
 def test_list_of_buffers(comm, ctx):
     sends = [np.full(n, comm.rank + n, "i4") for n in (3, 0, 1, 1000)]
     outs = [np.zeros_like(send) for send in sends]
@@ -36,17 +29,6 @@ def test_list_of_buffers(comm, ctx):
     for n, out in zip((3, 0, 1, 1000), outs, strict=True):
         assert out.tolist() == [sum(rank + n + 1 for rank in range(comm.size))] * n
     request.Free()
-
-
-@pytest.mark.parametrize("in_place", [None, MPI.IN_PLACE])
-def test_in_place(comm, ctx, in_place):
-    out = np.arange(10.0) + comm.rank
-    reduced(ctx, in_place, out)
-    assert np.array_equal(out, comm.size * np.arange(10.0) + sum(range(comm.size)))
-    first, second = np.ones(2, "i8"), np.ones((3, 4), "i8")
-    reduced(ctx, in_place, [first, second])
-    assert first.tolist() == [comm.size] * 2
-    assert second.tolist() == [[comm.size] * 4] * 3
 
 
 # Inline, as bulk, and copied with the lock released.

@@ -147,11 +147,6 @@ def test_the_defaults_are_sensible(native: _native.Native, ranks: int, link: str
     assert choice(native, [], 64 << 20, ranks, link)[0] != DOUBLING
 
 
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_fewer_elements_than_ranks(native: _native.Native, count: int) -> None:
-    assert choice(native, [], 4 * count, 5)[0] == DOUBLING
-
-
 def test_measured_switch_points_decide_at_their_bytes(native: _native.Native) -> None:
     table = [
         entry(4, (0, RING), (1000, RABENSEIFNER), (2000, DOUBLING)),
@@ -494,26 +489,3 @@ def test_a_broken_table_is_named_once_and_breaks_nothing(
     assert len(warnings) == 1
     assert str(path) in warnings[0]
     assert "mpirun -n P pypartial tune" in warnings[0]
-
-
-def test_a_table_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
-    from mpi4py import MPI
-
-    import pypartial as pp
-
-    path = tmp_path / "tuning.json"
-    tuning.write(_native.load(), path, [entry(1, (0, RABENSEIFNER), (800, RING))])
-    monkeypatch.setenv("PYPARTIAL_TUNING", str(path))
-    with pp.Context(MPI.COMM_SELF, transport="mpi") as ctx:
-        for count, algorithm in [(99, RABENSEIFNER), (100, RING)]:
-            request = ctx.Allreduce_init(np.ones(count), np.ones(count))
-            assert (request.algorithm, request.algorithm_reason) == (algorithm, reason("MEASURED"))
-            request.Free()
-        half = np.ones(200, np.float16)  # travels as float32
-        request = ctx.Allreduce_init(half, half.copy())
-        assert request.algorithm == RING
-        request.Free()
-        request = ctx.Allreduce_init(np.ones(4), np.ones(4), algorithm="ring")
-        assert (request.algorithm, request.algorithm_reason) == (RING, reason("ASKED"))
-        request.Free()
