@@ -25,7 +25,6 @@ pytestmark = pytest.mark.mpi
 
 COUNT, SMALL, LARGE = 3000, 8, 1 << 20
 LIMIT_S = 20.0
-MOMENT_S = 0.9  # for which the end of a context waits for its peers, and a bit less
 NO_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
 
