@@ -159,6 +159,58 @@ def test_messages_of_a_round_do_not_depend_on_who_initiates_it(size, algorithm):
 # ---- two contexts -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("policy", [Solo(), Full()])
+@pytest.mark.parametrize("seed", range(8))
+def test_two_contexts_live_side_by_side(policy, seed):
+    """Own rounds, handles and collective calls; a mistake in one does not concern the other."""
+    size, steps = 5, 15
+    world = World(size, seed=seed, latency=(500, 40_000), contexts=2)
+    chance = random.Random(seed)
+    options = [
+        Options(count=size, policy=policy),
+        Options(count=700, policy=Solo(), deliver="sum", max_lag=3, pieces=2),
+    ]
+    totals = [np.zeros((size, o.count), np.int64) for o in options]
+    common = [{}, {}]
+
+    def take(index, rank, result):
+        totals[index][rank] += np.frombuffer(result.data, "int64")
+        known = common[index].setdefault(result.round, result)
+        assert known.status() == result.status()
+
+    def program(rank):
+        handles = []
+        for index in (0, 1):
+            handles.append((yield ("init", options[index], index)))
+        for _ in range(steps):
+            for index, handle in enumerate(handles):
+                yield chance.randrange(50_000)
+                name(handle, rank)
+                yield ("start", handle)
+                take(index, rank, (yield ("wait", handle)))
+        # In one context the collective calls go on while the other still has rounds.
+        take(0, rank, (yield ("flush", handles[0])))
+        for _ in range(rank % 3):
+            name(handles[1], rank)
+            yield ("start", handles[1])
+            take(1, rank, (yield ("wait", handles[1])))
+        assert (yield ("free", handles[0])) == 0
+        yield ("ctx_free", 0)
+        name(handles[1], rank)
+        yield ("start", handles[1])
+        take(1, rank, (yield ("wait", handles[1])))
+        take(1, rank, (yield ("flush", handles[1])))
+        assert (yield ("free", handles[1])) == 0
+        yield ("ctx_free", 1)
+
+    world.run([program(r) for r in range(size)])
+    if policy == Full():
+        assert (totals[0] == steps).all()
+    expected = [steps + 1 + rank % 3 for rank in range(size)]
+    for rank in range(size):
+        assert totals[1][rank, :size].tolist() == expected
+
+
 def test_the_loop_of_these_tests_notices_a_rank_that_never_comes():
     """A world in which somebody waits for nothing is a deadlock, with names."""
     world = World(2)
