@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..sim.arrivals import BASE_NS, MODELS_HELP
-from ..sim.generators import GENERATORS_HELP, Plan, parse_generator
+from ..sim.generators import GENERATORS_HELP, Plan, names_generator, parse_generator
 from ..sim.group_options import RANKS_MAX, AnalyseOptions, GroupsOptions, ShowOptions, Weights
 from ..units import format_duration, parse_duration
 from .options import REPEATABLE, JsonOption, count, duration, file
@@ -154,10 +154,7 @@ def analyse(
 
 def _plan(source: str) -> Plan | None:
     """Return the generator that a text names; None if it names none."""
-    name = source.partition(",")[0].partition(":")[0].strip().lower()
-    if name in ("random", "smart", "controller", "static"):
-        return read("SOURCE", parse_generator, source)
-    return None
+    return read("SOURCE", parse_generator, source) if names_generator(source) else None
 
 
 @sim.command(

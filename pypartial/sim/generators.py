@@ -7,7 +7,7 @@ from typing import Any
 
 from ..groups import FORESIGHT_MOST, Controller, Generator, Random, Smart, Static
 
-__all__ = ["GENERATORS_HELP", "Plan", "parse_generator"]
+__all__ = ["GENERATORS_HELP", "USAGES", "Plan", "names_generator", "parse_generator"]
 
 GENERATORS_HELP = """\
 random:SIZE      the rank that asks, and others at random (Ripples 4.1)
@@ -25,6 +25,7 @@ _CLASSES: dict[str, type[Generator]] = {
     "controller": Controller,
     "static": Static,
 }
+USAGES = ", ".join(name if name == "static" else f"{name}:SIZE" for name in _CLASSES)
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ def _options(generator: type[Generator]) -> dict[str, tuple[str, bool | None]]:
 _OPTIONS = {name: _options(generator) for name, generator in _CLASSES.items()}
 
 
+def names_generator(text: str) -> bool:
+    """Return whether a text begins with the name of a generator; its options may be wrong."""
+    return text.partition(",")[0].partition(":")[0].strip().lower() in _CLASSES
+
+
 def parse_generator(text: str) -> Plan:
     """Read a generator: ``smart:3``, ``controller:2,no-unfreeze``, ``static``.
 
@@ -110,8 +116,7 @@ def parse_generator(text: str) -> Plan:
     first, *options = (part.strip() for part in text.strip().lower().split(","))
     name, colon, size = first.partition(":")
     if name not in _OPTIONS:
-        known = "random:3, smart:3, controller:3 or static"
-        raise ValueError(f"{text!r} is not a generator: write {known}")
+        raise ValueError(f"{text!r} is not a generator: write one of {USAGES}")
     if name == "static" and colon:
         raise ValueError(f"{text!r}: static has no size; write static")
     if name != "static" and not (_is_number(size) and int(size) >= 2):

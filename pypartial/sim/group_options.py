@@ -9,7 +9,7 @@ from pathlib import Path
 from ..groups import least_history
 from ..units import spell_duration
 from .arrivals import BASE_NS, LONGEST_NS, arrivals_complaint
-from .generators import Plan
+from .generators import USAGES, Plan
 
 __all__ = ["RANKS_MAX", "AnalyseOptions", "GroupsOptions", "ShowOptions", "Weights"]
 
@@ -110,8 +110,7 @@ class AnalyseOptions:
         if not 0 < self.lipschitz < float("inf"):
             return f"--lipschitz {self.lipschitz:g} is not a number above 0"
         if self.log is not None and not self.log.is_file():
-            known = "random:SIZE, smart:SIZE, controller:SIZE, static"
-            return f"SOURCE {self.log}: neither a file nor a generator ({known})"
+            return f"SOURCE {self.log}: neither a file nor a generator ({USAGES})"
         return None if self.course is None else self.course.complaint()
 
 

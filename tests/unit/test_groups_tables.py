@@ -156,7 +156,7 @@ def test_generators_in_text(text: str, plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("ring:3", "write random:3, smart:3"),
+        ("ring:3", "write one of random:SIZE, smart:SIZE, controller:SIZE, static"),
         ("smart", "write smart:2"),
         ("smart:1", "at least 2 ranks"),
         ("static:4", "has no size"),
