@@ -28,4 +28,11 @@ int32_t pp_generator_number(const char *name)
 
 bool pp_groups_are_named(const pp_groups_plan_t *plan) { return pp_generator_of(plan)->is_named; }
 bool pp_groups_are_given(const pp_groups_plan_t *plan) { return pp_generator_of(plan)->is_given; }
+
+size_t pp_groups_table_entries(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    const pp_generator_t *generator = pp_generator_of(plan);
+    return generator->table_entries ? generator->table_entries(plan, table) : 0;
+}
+
 bool pp_groups_have_table(const pp_groups_plan_t *plan) { return pp_generator_of(plan)->has_table; }

@@ -7,7 +7,7 @@
  * nodes, or the simulator.  (design: "P-Reduce", "Pure protocols")
  *
  * ledger.c   decides when a group begins: Ripples' lock vector, pending group queue and group buffers
- * random.c smart.c controller.c named.c   decide which groups there are: the generators
+ * random.c smart.c controller.c named.c neighbour.c   decide which groups there are: the generators
  * generators.c   the table of the generators
  * graph.c    tells smart.c and controller.c which ranks the last groups connect
  * kept.c     numbers the groups whose members keep a communicator
@@ -15,7 +15,8 @@
  * machine.c  the events
  * untangle.c several machines
  *
- * A group begins when all its members have started and it is the first in the group buffer of each.  Groups get their
+ * A group begins when all its members have started and it is the first in the group buffer of each.  Members of some
+ * generators are passive: they need not have started.  Groups get their
  * numbers when they are formed and enter all buffers in this order, so every rank runs its groups in the order of their
  * numbers.  All members of the lowest unfinished group have it first: it can run as soon as they have started.  So the
  * ranks of one handle do not deadlock.
@@ -38,7 +39,8 @@ typedef struct pp_groups_hearer {
     void *arg;
 } pp_groups_hearer_t;
 
-/* PP_ERR_ARGUMENT: a wrong value.  `table`: for "table" (pp_preduce_config_t.table); NULL for the others. */
+/* PP_ERR_ARGUMENT: a wrong value.  `table`: for "table" (pp_preduce_config_t.table) and "neighbour"
+   (pp_gossip_config_t.edges); NULL for the others. */
 pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table);
 /* The most members that a group can have; of a plan that is right. */
 int32_t     pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table);
@@ -47,12 +49,18 @@ int32_t     pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table
 bool        pp_groups_are_named(const pp_groups_plan_t *plan);
 bool        pp_groups_are_given(const pp_groups_plan_t *plan);
 bool        pp_groups_have_table(const pp_groups_plan_t *plan);
+/* The entries of its table, of which it may have one also where that does not say all groups. */
+size_t      pp_groups_table_entries(const pp_groups_plan_t *plan, const int32_t *table);
 /* The bytes of a machine of a plan that is right; they are to be aligned to 8, better to a cache line. */
 size_t      pp_groups_bytes(const pp_groups_plan_t *plan, const int32_t *table);
 /* `table` is copied.  `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.
    `now_ns`: the ranks begin to compute. */
 pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *table,
                            const int32_t *node_of, uint64_t now_ns);
+
+/* The number of a START that is for a group of the rank alone, where members are passive.  It is no iteration: the rank's
+   stays as it was. */
+#define PP_GROUPS_BY_ITSELF UINT64_MAX
 
 /* An event (pp_groups_event_t).  PP_ERR_ARGUMENT: no such rank or event, or an iteration that does not exceed the
    rank's last, a reason that is none, or GIVEN and no group; PP_ERR_STATE: the rank's state does not permit it.  Both

@@ -14,6 +14,9 @@
  * That makes 4 P groups and (size + 3) P entries.
  * The controller, tables and given groups form a group only when it can begin at once.  Groups of tables and given
  * groups may have up to P members, but all that are alive run: P entries are enough for them.
+ *
+ * Where members are passive a rank that leaves stays in its groups, its own request included: they wait for nobody that
+ * computes, so they end by themselves.
  */
 #include "parts.h"
 
@@ -30,11 +33,17 @@ int32_t pp_ledger_first(const pp_groups_t *g, int32_t rank)
     return first == PP_NOBODY ? PP_NOBODY : pp_groups_entry(g, first)->group;
 }
 
-/* Counts a rank that has started, and has not left, for the first group in its buffer, or no longer. */
+/* It has started, and has not left; or it is passive. */
+static bool gives(const pp_groups_t *g, const pp_groups_rank_t *rank)
+{
+    return g->is_passive || (rank->asks && !rank->left);
+}
+
+/* Counts a rank that gives its part for the first group in its buffer, or no longer. */
 static void count_ready(const pp_groups_t *g, int32_t rank, int32_t change)
 {
     const pp_groups_rank_t *r = pp_groups_rank(g, rank);
-    if (r->first != PP_NOBODY && r->asks && !r->left && r->running == PP_NOBODY)
+    if (r->first != PP_NOBODY && gives(g, r) && r->running == PP_NOBODY)
         pp_groups_group(g, pp_ledger_first(g, rank))->ready += change;
 }
 
@@ -252,6 +261,7 @@ void pp_ledger_start(const pp_groups_call_t *call, int32_t rank, uint64_t iterat
     pp_pace_started(g, rank, call->now_ns);
     r->iteration = iteration;
     g->most_requests = ++r->requests > g->most_requests ? r->requests : g->most_requests;
+    count_ready(g, rank, -1);
     r->asks = true;
     g->asking++;
     count_ready(g, rank, 1);
@@ -299,6 +309,9 @@ void pp_ledger_leave(const pp_groups_call_t *call, int32_t rank)
     r->most_at_leave = g->most_requests;
     pp_crowd_remove(g, &g->here, rank);
     pp_crowd_remove(g, &g->idle, rank);
+    count_ready(g, rank, 1);
+    if (g->is_passive)
+        return;
     int32_t goal = r->goal == r->running ? PP_NOBODY : r->goal;
     if (goal != PP_NOBODY) {
         pp_groups_group(g, goal)->goals--;
@@ -353,14 +366,14 @@ bool pp_ledger_is_missing(const pp_groups_t *g, int32_t rank, int32_t other)
     const pp_groups_rank_t *r = pp_groups_rank(g, other);
     for (int32_t entry = r->first; entry != PP_NOBODY; entry = pp_groups_entry(g, entry)->behind)
         if (pp_groups_entry(g, entry)->group == group)
-            return !r->asks || pp_ledger_first(g, other) != group;
+            return !(r->asks || g->is_passive) || pp_ledger_first(g, other) != group;
     return false;
 }
 
 bool pp_ledger_may_complete(const pp_groups_t *g, int32_t rank)
 {
     int32_t group = pp_ledger_first(g, rank);
-    if (group == PP_NOBODY)
+    if (group == PP_NOBODY || g->is_passive)
         return true;
     for (int32_t entry = pp_groups_group(g, group)->first; entry != PP_NOBODY;
          entry = pp_groups_entry(g, entry)->next_member) {

@@ -76,11 +76,6 @@ static size_t place(size_t *at, size_t count, size_t element_bytes)
     return from;
 }
 
-static size_t table_entries(const pp_groups_plan_t *plan)
-{
-    return pp_generator_of(plan)->has_table ? (size_t)plan->phases * (size_t)plan->ranks : 0;
-}
-
 /* Sets where the arrays lie; returns the bytes of all. */
 static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_t *table)
 {
@@ -88,6 +83,7 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_
     size_t       at = 0;
     g->largest = pp_groups_largest(plan, table);
     g->is_given = pp_generator_of(plan)->is_given;
+    g->is_passive = pp_generator_of(plan)->is_passive;
     place(&at, 1, sizeof(pp_groups_t));
     at = (at + LINE - 1) / LINE * LINE;
     g->ranks = place(&at, ranks, sizeof(pp_groups_rank_t));
@@ -106,7 +102,7 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_
     g->entries = place(&at, most_entries(plan), sizeof(pp_groups_entry_t));
     g->history = place(&at, (size_t)window_of(plan) * (size_t)plan->size, sizeof(int32_t));
     g->own = place(&at, own_bytes(plan), 1);
-    g->table = place(&at, table_entries(plan), sizeof(int32_t));
+    g->table = place(&at, pp_groups_table_entries(plan, table), sizeof(int32_t));
     g->kept_lists = place(&at, cache * (size_t)g->largest, sizeof(int32_t));
     g->kept_counts = place(&at, cache, sizeof(int32_t));
     g->by_node = place(&at, ranks, sizeof(int32_t));
@@ -159,8 +155,8 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
         open_rank(groups, rank, node, now_ns);
     }
     open_generator(groups);
-    if (table_entries(plan))
-        memcpy(pp_groups_array(groups, groups->table), table, table_entries(plan) * sizeof(int32_t));
+    if (pp_groups_table_entries(plan, table))
+        memcpy(pp_groups_array(groups, groups->table), table, pp_groups_table_entries(plan, table) * sizeof(int32_t));
     return PP_OK;
 }
 
@@ -173,12 +169,14 @@ bool    pp_groups_asks(const pp_groups_t *groups, int32_t rank) { return pp_grou
 static pp_status_t no_room(void) { return pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be"); }
 
 /* Finds a goal for a request that has none.  A rank that comes back while it runs a group asks after that one: when it
-   began, its members were told whose requests it completes. */
+   began, its members were told whose requests it completes.  Where members are passive a rank often runs one when it
+   asks, and its request is for another one anyhow. */
 static pp_status_t settle(const pp_groups_call_t *call, int32_t rank)
 {
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     bool                    has_room = true;
-    if (r->asks && !r->left && r->goal == PP_NOBODY && r->running == PP_NOBODY)
+    const bool              can_ask = (!r->left && r->running == PP_NOBODY) || call->groups->is_passive;
+    if (r->asks && r->goal == PP_NOBODY && can_ask)
         has_room = pp_generator_of(&call->groups->plan)->ask(call, rank);
     pp_ledger_review(call, rank);
     return has_room ? PP_OK : no_room();
@@ -208,13 +206,15 @@ static pp_status_t start(const pp_groups_call_t *call, int32_t rank, uint64_t it
     fetch_all(call->groups);
     if (r->asks)
         return pp_fail(PP_ERR_STATE, "rank %d has an outstanding request", rank);
-    const uint64_t next = iteration ? iteration : r->iteration + 1;      /* 0 after the last of 64 bits */
-    if (next <= r->iteration)
+    const bool     by_itself = call->groups->is_passive && iteration == PP_GROUPS_BY_ITSELF;
+    const uint64_t next = by_itself ? r->iteration : iteration ? iteration : r->iteration + 1;   /* 0 after the last */
+    if (!by_itself && next <= r->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu of rank %d does not exceed its last, %llu",
                        (unsigned long long)next, rank, (unsigned long long)r->iteration);
     if (pp_generator_of(&call->groups->plan)->is_given && !r->given)
         return pp_fail(PP_ERR_ARGUMENT, "the request of rank %d is for no group", rank);
     r->given = r->waits_long = false;
+    r->by_itself = by_itself;
     r->number++;
     pp_ledger_start(call, rank, next);
     return settle(call, rank);

@@ -214,6 +214,12 @@ static int32_t largest(const pp_groups_plan_t *plan, const int32_t *table)
     return largest;
 }
 
+static size_t table_entries(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    (void)table;
+    return (size_t)plan->phases * (size_t)plan->ranks;
+}
+
 static int32_t all(const pp_groups_plan_t *plan, const int32_t *table)
 {
     (void)table;
@@ -227,7 +233,8 @@ static size_t bytes_of_sets(const pp_groups_plan_t *plan)
 
 const pp_generator_t pp_generator_table = {
     .is_named = true, .has_table = true, .gives_way = PP_GIVES_WAY_LAST, .check = check,
-    .largest = largest, .ask = ask, .leave = leave, .may_complete = may_complete, .is_missing = is_missing,
+    .table_entries = table_entries, .largest = largest, .ask = ask, .leave = leave, .may_complete = may_complete,
+    .is_missing = is_missing,
 };
 
 const pp_generator_t pp_generator_given = {

@@ -35,6 +35,7 @@ typedef struct pp_groups_rank {
     bool     queued;                 /* CONTROLLER */
     bool     given;                  /* GIVEN: the group of its next request is known */
 
+    bool     by_itself;              /* its request is for a group of this rank alone */
     bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */
     bool     gives_way;              /* pp_groups_untangle() has taken it out */
     bool     returns;                /* its call is over, and its request has yet to be settled */
@@ -96,7 +97,7 @@ struct pp_groups {
     int32_t  nodes;
     int32_t  window;                 /* SMART, CONTROLLER: T; 0: no sync-graph */
     int32_t  largest;                /* members of a group at most */
-    bool     is_given;               /* its generator is */
+    bool     is_given, is_passive;   /* its generator is */
     size_t   ranks, groups, entries, history, members, iterations, weights, goals, order, by_node, node_ends, scratch,
              table, own, kept_lists, kept_counts;        /* arrays */
 };
@@ -140,9 +141,9 @@ int32_t pp_crowd_draw(pp_groups_t *g, pp_crowd_t *crowd, int32_t rank, int32_t w
 
 /* ---- the ledger (ledger.c) ------------------------------------------------------------------------------ */
 
-/* Forms a group of different ranks that have not left, and sorts `members`.  `asked`: for one request, as opposed to a
-   division.  Only the rank whose event this is may be ready for it already; pp_ledger_review() lets it begin.  Returns
-   the group; PP_NOBODY: no room (a defect). */
+/* Forms a group of different ranks that have not left, unless members are passive, and sorts `members`.  `asked`: for one
+   request, as opposed to a division.  Only the rank whose event this is may be ready for it already, or passive ones;
+   pp_ledger_review() lets it begin.  Returns the group; PP_NOBODY: no room (a defect). */
 int32_t pp_ledger_form(const pp_groups_call_t *call, int32_t *members, int32_t count, bool asked);
 /* The same for members that all ask, and whose requests it completes: it begins.  Some may have left.  False: no
    room. */
@@ -219,10 +220,14 @@ typedef struct pp_generator {
                                         its members, as a collective call of MPI does */
     bool           is_given;         /* ... by pp_groups_give() */
     bool           has_table;        /* ... in a table of plan.phases phases: known before anyone asks */
+    bool           is_passive;       /* a group waits for no member to ask, and a rank that leaves stays in its groups;
+                                        requests may be for a rank by itself (PP_GROUPS_BY_ITSELF) */
     pp_gives_way_t gives_way;
 
     /* PP_ERR_ARGUMENT: a wrong value.  What all generators have is right.  Usual: all is well. */
     pp_status_t (*check)(const pp_groups_plan_t *plan, const int32_t *table);
+    /* The entries of a table that is right.  Usual: 0, there is none. */
+    size_t (*table_entries)(const pp_groups_plan_t *plan, const int32_t *table);
     /* The most members of a group.  Usual: plan.size. */
     int32_t (*largest)(const pp_groups_plan_t *plan, const int32_t *table);
     /* The groups that the sync-graph looks back.  Usual: 0, it has none. */
@@ -248,6 +253,7 @@ typedef struct pp_generator {
     line(smart)             \
     line(controller)        \
     line(table)             \
+    line(neighbour)         \
     line(given)
 
 #define PP_GENERATOR_DECLARED(name) extern const pp_generator_t pp_generator_##name;

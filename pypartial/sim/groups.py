@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("Action", "Alone", "Begin", "Complete", "Differ", "End", "Flush", "Machine"),
-    *("REASONS", "circles", "describe_plan", "static_group", "static_table", "untangle", "weights"),
+    *(
+        "BY_ITSELF",
+        "REASONS",
+        "circles",
+        "describe_plan",
+        "static_group",
+        "static_table",
+        "untangle",
+        "weights",
+    ),
 ]
 
 WEIGHTS = {
@@ -37,6 +46,8 @@ REASONS = {
     "frees": lib.PP_GROUPS_FREES,
     "out": lib.PP_GROUPS_OUT,
 }
+
+BY_ITSELF = (1 << 64) - 1  # the number of a start that is for a group of the rank alone
 
 
 class Begin(NamedTuple):
@@ -96,7 +107,8 @@ class Machine:
     Parameters
     ----------
     plan : Plan
-        Of any generator but ``static``; ``table`` and ``given``, too, which texts do not name.
+        Of any generator but ``static``; ``table``, ``given`` and ``neighbour``, too, which texts do
+        not name.
     ranks : int
     seed : int
         Of the numbers that it draws.
@@ -111,7 +123,8 @@ class Machine:
     cache : int
         So many lists of members get a number.
     table : sequence of sequence of int, optional
-        Of ``table``: in each phase the next rank of each rank's group, as `circles` returns it.
+        Of ``table``: in each phase the next rank of each rank's group, as `circles` returns it. Of
+        ``neighbour``: where each rank's neighbours begin, and the neighbours.
     splits : bool
         Of ``table``: only groups that have shrunk get a number.
 
@@ -149,7 +162,10 @@ class Machine:
         self._count = ffi.new("int32_t *")
 
     def start(self, rank: int, iteration: int = 0, now_ns: int = 0) -> list[Action]:
-        """Let a rank ask for a group; iteration 0 is one more than its last."""
+        """Let a rank ask for a group; iteration 0 is one more than its last.
+
+        With ``neighbour`` it may be `BY_ITSELF`.
+        """
         return self._event(lib.PP_GROUPS_START, rank, iteration, now_ns)
 
     def finish(self, rank: int, serial: int, now_ns: int = 0) -> list[Action]:
