@@ -51,6 +51,16 @@ def in_range(name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
+def listed(name: str, values: Any) -> list[Any]:
+    """Return values as a list; text is not one."""
+    try:
+        if not isinstance(values, (str, bytes, bytearray)):
+            return list(values)
+    except TypeError:
+        pass
+    raise ArgumentError(f"{name} must be a list, not {values!r}")
+
+
 def seconds(timeout: Any) -> float:
     """Return a timeout as a float; raise unless it is 0 or more."""
     number = real_number(timeout)

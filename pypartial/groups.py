@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ._arguments import INT32_MAX, in_range, whole_number
+from ._arguments import INT32_MAX, in_range, listed, whole_number
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ class Table(Generator):
 
     def __post_init__(self) -> None:
         """Check the table, and keep it as tuples, the ranks of a group in ascending order."""
-        listed = _listed("phases", self.phases)
-        if not listed:
+        given = listed("phases", self.phases)
+        if not given:
             raise ArgumentError(f"phases must have at least one phase, not {self.phases!r}")
-        phases = tuple(_phase(f"phases[{number}]", phase) for number, phase in enumerate(listed))
+        phases = tuple(_phase(f"phases[{number}]", phase) for number, phase in enumerate(given))
         object.__setattr__(self, "phases", phases)
 
     def check(self, ranks: int) -> None:
@@ -460,7 +460,7 @@ def members_of(group: Any, rank: int, ranks: int) -> list[int]:
 def _phase(name: str, phase: Any) -> tuple[tuple[int, ...], ...]:
     groups = []
     seen: set[int] = set()
-    for number, group in enumerate(_listed(name, phase)):
+    for number, group in enumerate(listed(name, phase)):
         members = sorted(_group(f"{name}[{number}]", group))
         for rank in members:
             if rank in seen:
@@ -472,7 +472,7 @@ def _phase(name: str, phase: Any) -> tuple[tuple[int, ...], ...]:
 
 def _group(name: str, group: Any) -> list[int]:
     """Return the ranks of a group; raise unless they are different integers from 0 on."""
-    ranks = [whole_number(f"a rank of {name}", rank) for rank in _listed(name, group)]
+    ranks = [whole_number(f"a rank of {name}", rank) for rank in listed(name, group)]
     if not ranks:
         raise ArgumentError(f"{name} must have at least one rank, not {group!r}")
     seen: set[int] = set()
@@ -483,13 +483,3 @@ def _group(name: str, group: Any) -> list[int]:
             raise ArgumentError(f"{name}: rank {rank} is in the group twice")
         seen.add(rank)
     return ranks
-
-
-def _listed(name: str, values: Any) -> list[Any]:
-    """Return values as a list; text is not one."""
-    try:
-        if not isinstance(values, (str, bytes, bytearray)):
-            return list(values)
-    except TypeError:
-        pass
-    raise ArgumentError(f"{name} must be a list, not {values!r}")
