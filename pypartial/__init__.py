@@ -21,6 +21,7 @@ Begin with `Context`, `Context.Allreduce_init`, `Request` and `Policy`; `Status`
 contained. `Context.Preduce_init` averages models in small groups that change from iteration to
 iteration; `pypartial.groups` has the generators that choose the groups. `pypartial.methods` trains
 models by these: eager-SGD, Partial Reduce, Ripples. `pypartial.torch` does so with PyTorch.
+`pypartial.topology` has the graphs of ranks on which decentralized training averages.
 
 ``import pypartial`` loads NumPy only. ``import mpi4py.MPI`` initialises MPI, as always. The first
 `Context` loads the C core and checks that it uses the MPI library that mpi4py has loaded.
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import groups, methods
+from . import groups, methods, topology
 from ._handle import Request, Startall, Waitall
 from .allreduce import AllreduceRequest
 from .context import Context
@@ -79,6 +80,7 @@ __all__ = [
     "Waitall",
     "groups",
     "methods",
+    "topology",
 ]
 
 

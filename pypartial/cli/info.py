@@ -32,6 +32,7 @@ _REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
 # Packages that the library uses if they are installed: import name, what for, how to get it.
 _OPTIONAL = (
     ("matplotlib", "plots of pypartial bench and sim", "pip install matplotlib"),
+    ("networkx", "pypartial.topology", "pip install networkx"),
     ("ml_dtypes", "bfloat16 buffers", "pip install ml_dtypes"),
     ("cupy", "arrays on a GPU", "pip install 'pypartial-mpi[cuda12]' or [cuda13]"),
     ("torch", "pypartial.torch, and its tensors as buffers", "pip install torch"),

@@ -1145,7 +1145,7 @@ def test_missing_packages_are_named_with_a_remedy(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: spec)
     found = dict(info.optional_packages())
     assert "pip install matplotlib" in found["matplotlib"]
-    assert set(found) == {"matplotlib", "ml_dtypes", "cupy", "torch"}
+    assert set(found) == {"matplotlib", "networkx", "ml_dtypes", "cupy", "torch"}
     assert all(text.startswith("not installed; for ") for text in found.values())
 
 
