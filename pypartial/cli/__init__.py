@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._launch import alone, launched_rank, launched_size
@@ -29,6 +30,7 @@ from ..bench.torch_options import BenchTorchOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
+from ..topology import Topology
 from .sim import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -44,11 +46,21 @@ class InfoOptions:
     """``pypartial info``, which has no options."""
 
 
+@dataclass(frozen=True)
+class TopologyOptions:
+    """Options of one run of ``pypartial topology show``."""
+
+    topology: Topology
+    ranks: int
+    json: Path | None = None
+    plot: Path | None = None
+
+
 AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
 BenchOptions = AllreduceBench | BenchGroupsOptions | BenchTorchOptions | TuneOptions
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = SimSkewOptions | ScheduleOptions | GroupsJob
-Job = BenchOptions | InfoOptions | SimJob
+Job = BenchOptions | InfoOptions | SimJob | TopologyOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,6 +138,10 @@ def run(job: Job) -> int:
         from .info import info
 
         return info(world())
+    if isinstance(job, TopologyOptions):
+        from .topology import show
+
+        return show(job, world() if (launched_size() or 1) > 1 else None)
     if isinstance(job, SimJob):
         return _run_simulation(job, world() if (launched_size() or 1) > 1 else None)
     return _run_benchmark(job)

@@ -15,6 +15,7 @@ from . import InfoOptions, Job
 from .bench_app import bench
 from .groups_app import groups
 from .sim_app import sim
+from .topology_app import topology
 from .tune_app import tune
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(sim, name="sim")
 app.add_typer(groups, name="groups")
+app.add_typer(topology, name="topology")
 app.command()(tune)
 
 

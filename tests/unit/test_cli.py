@@ -315,7 +315,7 @@ COMMANDS = (
     *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
     *("bench groups", "bench torch", "tune"),
     *("sim", "sim skew", "sim schedule", "sim groups"),
-    *("groups", "groups show", "groups analyse"),
+    *("groups", "groups show", "groups analyse", "topology", "topology show"),
 )
 
 
@@ -330,7 +330,7 @@ def test_all_commands_are_tested_for_their_help() -> None:
     assert found == set(COMMANDS)
 
 
-@pytest.mark.parametrize("group", ["bench", "sim", "groups"])
+@pytest.mark.parametrize("group", ["bench", "sim", "groups", "topology"])
 def test_no_summary_of_a_command_is_cut(
     group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
 
 import pypartial as pp
+from pypartial import cli
+from pypartial.cli import app
 from pypartial.topology import RankGraph
 
 SCALING = (
@@ -390,3 +394,91 @@ def test_without_networkx_the_error_says_what_to_install(monkeypatch: pytest.Mon
     ring = pp.topology.parse("ring")  # needs no graph yet
     with pytest.raises(ImportError, match=r"^pypartial.topology needs networkx: pip install"):
         ring.on(997)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def show(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    """Return the exit code of ``pypartial topology show``, and what it prints."""
+    job = app.parse(["topology", "show", *words.split()], 1)
+    code = job if isinstance(job, int) else cli.run(job)
+    return code, "".join(capsys.readouterr())
+
+
+def test_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("ring-based --ranks 8", capsys) == (
+        0,
+        "ring-based on 8 ranks\n"
+        "degree         3\n"
+        "diameter       2\n"
+        "bipartite      no: odd cycle 0-1-5-6-7-0\n"
+        "spectral gap   0.5000 (1 - second singular value, with self-loops)\n"
+        "Hop's gap      0.6667 (lambda_1 - lambda_2, signed, neighbours only; undirected)\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("torus:4x4", ["torus:4x4 on 16 ranks", "bipartite      yes"]),
+        ("machines:4,2,2", ["machines:4,2,2 on 8 ranks", "degree         1 to 5"]),
+        ("ring", ["ring on 8 ranks", "bipartite      yes"]),
+        ("star --ranks 1", ["star on one rank", "degree         0"]),
+        ("exponential:directed", ["exponential:directed on 8 ranks, directed", "degree         3"]),
+        ("ring --ranks 1023", ["bipartite      no: odd cycle 0-1-2-3-4-5-...-1021-1022-0"]),
+    ],
+)
+def test_lines_of_the_command(
+    words: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed = show(words, capsys)
+    assert code == 0
+    assert set(lines) <= set(printed.splitlines())
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_files_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install matplotlib")
+    for name in ("hypercube", "exponential:directed"):
+        results, plot = tmp_path / "results.json", tmp_path / f"{name}.svg"
+        code, printed = show(f"{name} --ranks 8 --json {results} --plot {plot}", capsys)
+        assert (code, printed.splitlines()[-2:]) == (0, [f"Results: {results}", f"Plot: {plot}"])
+        assert "<svg" in plot.read_text()
+        saved = json.loads(results.read_text())
+        graph = on(name, 8)
+        assert saved["format"] == 1
+        assert (saved["topology"], saved["ranks"]) == (name, 8)
+        assert saved["in_neighbours"] == [list(found) for found in graph.in_neighbours]
+        assert (saved["spectral_gap"], saved["hop_gap"]) == (graph.spectral_gap, graph.hop_gap)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("rings", "'NAME': 'rings' is not a topology: write ring, ring-based,"),
+        ("machines:4,2:0-1", "'NAME': bridges: 0 and 1 are in the same machine"),
+        (
+            "hypercube --ranks 6",
+            "'--ranks': topology hypercube: the number of ranks must be a power",
+        ),
+        ("torus:4x4 --ranks 8", "'--ranks': topology torus:4x4: the number of ranks must be 16"),
+        ("torus:64x32", "2048 ranks are more than 1024"),
+        ("ring --ranks 1025", "1025 ranks are more than 1024"),
+        ("ring --plot ring.txt", "--plot ring.txt: the name must end in"),
+    ],
+)
+def test_usage_errors(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = show(words, capsys)
+    assert code == 2
+    assert message in " ".join(printed.split())
+
+
+def test_the_command_without_networkx(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    for words in ("ring --ranks 991", "torus:2x2"):
+        code, printed = show(words, capsys)
+        assert code == 2
+        assert "needs networkx: pip install networkx" in printed
