@@ -44,7 +44,10 @@ autodoc_typehints = "none"  # the docstrings name the types
 numpydoc_show_class_members = False
 
 # Whose docstrings are shown; they may name each other's contents without the module.
-MODULES = ("pypartial", "pypartial.groups", "pypartial.methods", "pypartial.torch")
+MODULES = (
+    *("pypartial", "pypartial.groups", "pypartial.methods", "pypartial.topology"),
+    "pypartial.torch",
+)
 
 # ---- HTML ---------------------------------------------------------------------------------------
 

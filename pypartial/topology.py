@@ -169,7 +169,7 @@ def machines(sizes: Iterable[int], bridges: Iterable[tuple[int, int]] | None = N
     --------
     >>> import pypartial as pp
     >>> print(pp.topology.machines([4, 2, 2], bridges=[(0, 4), (4, 6), (0, 6)]))
-    machines:4,2,2:0-4,4-6,0-6
+    machines:4,2,2:0-4,0-6,4-6
     """
     nx = _networkx()
     numbers = [in_range("a size", size, 1, INT32_MAX) for size in listed("sizes", sizes)]
@@ -455,8 +455,8 @@ class RankGraph:
     def spectral_gap(self) -> float:
         """1 - the second singular value of `weights`; 1 for one rank.
 
-        Where `weights` is symmetric, this is |λ1| - |λ2|, the difference of its two eigenvalues of
-        the largest absolute values.
+        Where `weights` is symmetric, this is ``|λ1| - |λ2|``, the difference of its two
+        eigenvalues of the largest absolute values.
         """
         values = np.linalg.svd(self.weights, compute_uv=False)
         return 1 - float(values[1]) if self.ranks > 1 else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import pickle
 import re
@@ -394,6 +395,31 @@ def test_without_networkx_the_error_says_what_to_install(monkeypatch: pytest.Mon
     ring = pp.topology.parse("ring")  # needs no graph yet
     with pytest.raises(ImportError, match=r"^pypartial.topology needs networkx: pip install"):
         ring.on(997)
+
+
+def test_the_examples_in_docstrings() -> None:
+    failed, tried = doctest.testmod(pp.topology)
+    assert failed == 0 < tried
+
+
+def test_the_page_shows_what_its_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
+    program = page.partition("what this program prints:")[2]
+    exec(program.partition("```python\n")[2].partition("```")[0], {})
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == len(SCALING)
+    assert printed in page
+
+
+def test_the_page_shows_what_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install matplotlib")
+    page = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
+    shown = page.partition("    $ pypartial topology show ")[2].partition("\n\n")[0]
+    words, _, lines = shown.partition("\n")
+    monkeypatch.chdir(tmp_path)
+    assert show(words, capsys) == (0, lines.replace("    ", "", 1).replace("\n    ", "\n") + "\n")
 
 
 # ---- the command ---------------------------------------------------------------------------------
