@@ -72,7 +72,9 @@ void pp_began(pp_ctx_t *ctx, pp_status_t status)
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
 {
     PP_TRY(pp_enter(ctx));
-    pp_status_t status = pp_agreement_begin_ctx_free(&ctx->calls);
+    pp_status_t status = pp_check_holds_none(ctx, "Free of the context");
+    if (status >= 0)
+        status = pp_agreement_begin_ctx_free(&ctx->calls);
     pp_began(ctx, status);
     pp_unlock(ctx);
     return status;
@@ -238,6 +240,11 @@ pp_status_t pp_init_begin(pp_ctx_t *ctx, const pp_maker_t *maker, const void *co
     PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
+    pp_status_t holds = pp_check_holds_none(ctx, "making a handle");
+    if (holds < 0) {
+        pp_unlock(ctx);
+        return holds;
+    }
     pp_status_t complained = complaint ? PP_ERR_ARGUMENT : maker->make(ctx, config, &handle);
     if (complained >= 0 && on_device)
         complained = stage(ctx, maker, &handle);
@@ -321,6 +328,8 @@ static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeo
                                pp_view_out_t *view)
 {
     pp_status_t status = check_collects(ctx, handle, "Wait or Test");
+    if (status >= 0 && timeout_us != 0)
+        status = pp_check_holds_none(ctx, "Wait");
     if (status >= 0)
         status = give_without_start(ctx, handle);
     if (status >= 0 && needs_help(ctx, handle))
@@ -371,6 +380,8 @@ pp_status_t pp_await(pp_handle_t *handle, int64_t timeout_us)
     pp_cuda_device_t device;
     PP_TRY(pp_enter_still(handle, PP_COMPLETE, &ctx));
     pp_status_t status = check_collects(ctx, handle, "Wait");
+    if (status >= 0)
+        status = pp_check_holds_none(ctx, "Wait");
     if (status >= 0 && handle->request.state != PP_IDLE && (status = pp_staging_enter(handle, &device)) >= 0)
         status = pp_staging_leave(ctx, &device, pp_help_until(ctx, pp_request_complete, handle, timeout_us, NULL));
     pp_unlock(ctx);
@@ -438,6 +449,8 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
     bool each = handle->kind->drains && handle->kind->drains(handle);
     /* A call that is refused has changed nothing. */
     pp_status_t status = pp_call_check_none(&ctx->calls, pp_call_name(kind));
+    if (status >= 0)
+        status = pp_check_holds_none(ctx, pp_call_name(kind));
     if (status >= 0 && handle->face->end_view)
         status = handle->face->end_view(handle);
     if (status >= 0 && kind == PP_CALL_FLUSH && each)
@@ -485,7 +498,9 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
 pp_status_t pp_away_begin(pp_ctx_t *ctx)
 {
     PP_TRY(pp_enter(ctx));
-    pp_status_t status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
+    pp_status_t status = pp_check_holds_none(ctx, "away()");
+    if (status >= 0)
+        status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
     pp_engine_settle(&ctx->engine);
     pp_unlock(ctx);
     return status;

@@ -51,6 +51,9 @@ typedef enum pp_plant {
     PP_PLANT_NO_PATIENCE,      /* a rank never says that it has left by patience */
     PP_PLANT_DEADLINE_TWICE,   /* a deadline that has passed counts for the next request, too */
     PP_PLANT_LOST_EARLY,       /* a rank drops an operation's message for a round that it has not opened yet */
+    PP_PLANT_LOST_ADD,         /* gossip, like the next ones now and then: an average forgets what was added to a member */
+    PP_PLANT_OTHER_SLOT,       /* ... it takes the slot that is open now */
+    PP_PLANT_MEMBER_TWICE,     /* ... the passive member's model counts twice */
     PP_PLANT_COUNT
 } pp_plant_t;
 

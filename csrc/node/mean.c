@@ -23,21 +23,50 @@ static void sum_weighted(const pp_node_t *node, const pp_kernels_t *kernels, con
         memory->add(kernels, sum, vector_at(node, mean->vectors[i], first, element), count, mean->weights[i]);
 }
 
+static void add(const pp_kernels_t *kernels, void *sum, const void *left, const void *right, size_t count)
+{
+    const pp_memory_t *memory = kernels->memory;
+    if (kernels->into) {
+        memory->into(kernels, sum, left, right, count);
+        return;
+    }
+    memory->copy(memory, sum, left, count * kernels->element_bytes);
+    memory->keep_left(kernels, sum, right, count);
+}
+
+/* What a member gives: its vector; or in `scratch`, if something is added to it. */
+static const void *part(const pp_node_t *node, const pp_kernels_t *kernels, const pp_mean_t *mean, int32_t member,
+                        size_t first, size_t count, void *scratch)
+{
+    const void *vector = vector_at(node, mean->vectors[member], first, kernels->element_bytes);
+    if (!mean->adds || !mean->adds[member])
+        return vector;
+    add(kernels, scratch, vector, vector_at(node, mean->adds[member], first, kernels->element_bytes), count);
+    return scratch;
+}
+
 static void sum_equal(const pp_node_t *node, const pp_kernels_t *kernels, const pp_mean_t *mean, size_t first,
                       size_t count, void *sum)
 {
-    const size_t       element = kernels->element_bytes;
-    const pp_memory_t *memory = kernels->memory;
-    const void        *left = vector_at(node, mean->vectors[0], first, element);
-    int32_t            merged = 1;
-    if (kernels->into && mean->count > 1)
-        memory->into(kernels, sum, left, vector_at(node, mean->vectors[merged++], first, element), count);
-    else
-        memory->copy(memory, sum, left, count * element);
+    _Alignas(LINE) char scratch[BLOCK_BYTES];
+    const pp_memory_t  *memory = kernels->memory;
+    const void         *left = part(node, kernels, mean, 0, first, count, sum);
+    int32_t             merged = 1;
+    if (left != sum && mean->count > 1)
+        add(kernels, sum, left, part(node, kernels, mean, merged++, first, count, scratch), count);
+    else if (left != sum)
+        memory->copy(memory, sum, left, count * kernels->element_bytes);
     for (int32_t i = merged; i < mean->count; i++)
-        memory->keep_left(kernels, sum, vector_at(node, mean->vectors[i], first, element), count);
+        memory->keep_left(kernels, sum, part(node, kernels, mean, i, first, count, scratch), count);
     if (mean->count > 1)
         memory->divide(kernels, sum, count, (uint64_t)mean->count);
+}
+
+static void put(const pp_node_t *node, const pp_kernels_t *kernels, uint64_t offset, size_t first, size_t count,
+                const void *block)
+{
+    kernels->memory->copy(kernels->memory, vector_at(node, offset, first, kernels->element_bytes), block,
+                          count * kernels->element_bytes);
 }
 
 void pp_mean(const pp_node_t *node, const pp_kernels_t *kernels, const pp_mean_t *mean, size_t first,
@@ -45,11 +74,14 @@ void pp_mean(const pp_node_t *node, const pp_kernels_t *kernels, const pp_mean_t
 {
     _Alignas(LINE) char block[BLOCK_BYTES];
     const size_t        element = kernels->element_bytes, most = BLOCK_BYTES / element;
-    for (size_t part; count > 0; count -= part, first += part) {
-        part = count < most ? count : most;
-        (mean->weights ? sum_weighted : sum_equal)(node, kernels, mean, first, part, block);
+    for (size_t here; count > 0; count -= here, first += here) {
+        here = count < most ? count : most;
+        (mean->weights ? sum_weighted : sum_equal)(node, kernels, mean, first, here, block);
         /* Through the caches, however large the vectors are: the block has just been read from where it goes. */
-        for (int32_t i = 0; i < mean->count; i++)
-            kernels->memory->copy(kernels->memory, vector_at(node, mean->vectors[i], first, element), block, part * element);
+        for (int32_t i = 0; i < mean->count; i++) {
+            put(node, kernels, mean->vectors[i], first, here, block);
+            if (mean->results && mean->results[i])
+                put(node, kernels, mean->results[i], first, here, block);
+        }
     }
 }

@@ -12,6 +12,9 @@ typedef struct pp_mean {
     int32_t         count;
     uint64_t        initial;         /* offset of the initial model of the lowest rank; used if its weight is not 0 */
     double          initial_weight;
+    /* With equal shares, by member.  NULL, like an offset of 0: there is none. */
+    const uint64_t *adds;            /* offsets of what is added to the vector before */
+    const uint64_t *results;         /* ... of where the average goes, too */
 } pp_mean_t;
 
 /* Averages elements first .. first + count - 1.  The lower rank's operand is the left one; the lowest rank's part is

@@ -105,13 +105,14 @@ int pp_look(pp_ctx_t *ctx)
 
 /* Looks whether other ranks live: a round that a dead rank has claimed, or a message that it owes, never comes.  A look
    costs tens of microseconds. */
-static void look_at_lives(pp_ctx_t *ctx, uint64_t interval_us)
+static bool look_at_lives(pp_ctx_t *ctx, uint64_t interval_us)
 {
     uint64_t now = pp_now_us();
     if (now - ctx->looked_after_us < interval_us)
-        return;
+        return false;
     ctx->looked_after_us = now;
     pp_mpi_look_after(ctx->mpi);
+    return true;
 }
 
 void pp_look_after_sleep(pp_ctx_t *ctx, pp_sleeper_t sleeper, bool slept)
@@ -125,6 +126,12 @@ void pp_look_after_some(pp_ctx_t *ctx)
 {
     if (ctx->mpi && ++ctx->vain_looks % VAIN_LOOKS == 0)
         look_at_lives(ctx, LOOK_AFTER_US);
+}
+
+void pp_look_after_call(pp_ctx_t *ctx)
+{
+    if (ctx->mpi && look_at_lives(ctx, LOOK_LATER_US))
+        pp_look(ctx);
 }
 
 void pp_tell_failure(pp_ctx_t *ctx, uint64_t limit_us)

@@ -16,17 +16,11 @@ static void copy_in(pp_ctx_t *ctx, const pp_preduce_t *preduce, void *vector)
         pthread_mutex_lock(&ctx->lock);
 }
 
-static void copy_out(pp_ctx_t *ctx, const pp_preduce_t *preduce, const void *vector)
+void pp_preduce_copy_out(pp_ctx_t *ctx, const pp_preduce_t *preduce, const void *vector)
 {
-    const pp_kernels_t *kernels = &preduce->kernels;
-    const char         *at = vector;
     if (copies_long(preduce))
         pthread_mutex_unlock(&ctx->lock);
-    for (size_t i = 0; i < preduce->config.piece_count; i++) {
-        const pp_piece_t *piece = &preduce->config.pieces[i];
-        kernels->users->store(kernels, piece->recv, at, piece->count);
-        at += piece->count * kernels->element_bytes;
-    }
+    pp_preduce_store(preduce, preduce->config.pieces, vector);
     if (copies_long(preduce))
         pthread_mutex_lock(&ctx->lock);
 }
@@ -121,7 +115,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     handle->request.timed_out = false;
     preduce->runs = preduce->result.runs;
     if (vector && !preduce->runs)
-        copy_out(ctx, preduce, vector);
+        pp_preduce_copy_out(ctx, preduce, vector);
     pp_patience_given(&preduce->handle);
     if (result)
         *result = (pp_result_t){.round = preduce->result.round, .initiator = -1};

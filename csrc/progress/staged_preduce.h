@@ -24,6 +24,8 @@ pp_status_t pp_preduce_fill(pp_ctx_t *ctx, pp_preduce_t *preduce);
 void        pp_preduce_request(pp_preduce_t *preduce);
 /* The vector is filled: asks for the request's group. */
 pp_status_t pp_preduce_ask(pp_ctx_t *ctx, pp_preduce_t *preduce);
+/* A vector's elements in the application's buffers.  Like pp_preduce_fill(). */
+void        pp_preduce_copy_out(pp_ctx_t *ctx, const pp_preduce_t *preduce, const void *vector);
 
 /* ---- on a device (staged_preduce.c) ---- */
 

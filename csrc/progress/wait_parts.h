@@ -33,6 +33,8 @@ bool    pp_work_at_round(pp_ctx_t *ctx, const pp_handle_t *receives);
 void    pp_look_after_sleep(pp_ctx_t *ctx, pp_sleeper_t sleeper, bool slept);
 /* Also in a simulation.  The same, for calls that do not sleep. */
 void    pp_look_after_some(pp_ctx_t *ctx);
+/* Also in a simulation.  The same, for a call that waits for nobody: where no call ever waits, nobody else looks. */
+void    pp_look_after_call(pp_ctx_t *ctx);
 /* Also in a simulation.  Tells the peers of a failure at once: they would wait for this rank.  Of a death every rank
    tells, and waits until the others know: an application that learns of it may end its process, and messages that MPI
    has not sent by then are lost.  The others may still complete rounds that are complete here, so payloads on their way

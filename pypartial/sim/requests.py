@@ -13,6 +13,7 @@ from typing import Any
 
 from .._core_sim import ffi, lib
 from .allreduce_handle import Handle
+from .gossip_handle import GossipHandle
 from .handle import AnyHandle, Call, check
 from .preduce_handle import PreduceHandle
 
@@ -20,7 +21,11 @@ __all__ = ["DONE", "STARTS", "Poll", "Requests"]
 
 # The kinds of handles, by the word before "init" and "start" in the requests of programs. The words
 # name a kind where a program gives only a complaint.
-KINDS: dict[str, Callable[..., AnyHandle]] = {"": Handle, "groups_": PreduceHandle}
+KINDS: dict[str, Callable[..., AnyHandle]] = {
+    "": Handle,
+    "groups_": PreduceHandle,
+    "gossip_": GossipHandle,
+}
 
 _INITS = {f"{word}init": kind for word, kind in KINDS.items()}
 STARTS = {f"{word}start" for word in KINDS}
@@ -221,6 +226,9 @@ class Requests:
     def _test(self, rank: int, handle: AnyHandle) -> Poll:
         return self._given(rank, handle, handle.collect("pp_test"))
 
+    def _call(self, rank: int, handle: AnyHandle, call: Call) -> Poll:
+        return self._do(rank, handle.context, call)
+
     def _more(self, rank: int, handle: AnyHandle) -> Poll:
         return self._given(rank, handle, handle.collect("pp_more"))
 
@@ -247,4 +255,4 @@ class Requests:
 
 
 _OF_A_CONTEXT = ("ctx_free", "away", "back", "aside", "beside", "abandon", "end_script")
-_OF_A_HANDLE = ("wait", "wait_for", "test", "more", "timed_out", "flush", "drain", "free")
+_OF_A_HANDLE = ("wait", "wait_for", "test", "more", "timed_out", "flush", "drain", "free", "call")

@@ -27,6 +27,16 @@ void pp_preduce_load(const pp_preduce_t *preduce, void *vector)
     }
 }
 
+void pp_preduce_store(const pp_preduce_t *preduce, const pp_piece_t *pieces, const void *vector)
+{
+    const pp_kernels_t *kernels = &preduce->kernels;
+    const char         *at = vector;
+    for (size_t i = 0; i < preduce->config.piece_count; i++) {
+        kernels->users->store(kernels, pieces[i].recv, at, pieces[i].count);
+        at += pieces[i].count * kernels->element_bytes;
+    }
+}
+
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights)
 {

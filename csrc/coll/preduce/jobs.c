@@ -10,11 +10,26 @@ static bool is_simulated(const shared_t *shared) { return !shared->node->memory;
 
 /* ---- jobs: under the lock ------------------------------------------------------------------------------------ */
 
+bool pp_jobs_are_small(const shared_t *shared, size_t bytes)
+{
+    const size_t whole = shared->vault ? 0 : is_simulated(shared) ? 32 : WHOLE_BYTES;
+    return bytes <= whole;
+}
+
+/* A rank alone has nothing to do, unless something is added to its model. */
 static bool is_small(const pp_preduce_t *preduce, const struct pp_job_plan *plan)
 {
-    const shared_t *shared = preduce->shared;
-    const size_t    whole = shared->vault ? 0 : is_simulated(shared) ? 32 : WHOLE_BYTES;
-    return plan->count == 1 || (size_t)plan->count * preduce->vector_bytes <= whole;
+    return (plan->count == 1 && !preduce->models)
+        || pp_jobs_are_small(preduce->shared, (size_t)plan->count * preduce->vector_bytes);
+}
+
+/* Of a rank that asks, if others may compute, which that would slow down. */
+static int32_t served(const pp_preduce_t *preduce, const pp_groups_action_t *action)
+{
+    for (int32_t i = 0; i < action->count && preduce->models; i++)
+        if (action->goals[i])
+            return action->members[i];
+    return action->members[action->members[0] == preduce->shared->me && action->count > 1];
 }
 
 /* Simulated ranks hand out each element by itself. */
@@ -29,11 +44,12 @@ static void cut(const pp_preduce_t *preduce, struct pp_job_plan *plan)
 
 /* `lowest`: of the members. */
 static pp_mean_t mean_of(const pp_preduce_t *preduce, const struct pp_job_plan *plan, int32_t lowest,
-                         const uint64_t *vectors, const double *weights)
+                         const uint64_t *vectors, const double *weights, const uint64_t *adds, const uint64_t *results)
 {
     const shared_t *shared = preduce->shared;
     const bool      weighted = pp_job_is_weighted(preduce, plan);
     return (pp_mean_t){.vectors = vectors, .count = plan->count, .weights = weighted ? weights : NULL,
+                       .adds = preduce->models ? adds : NULL, .results = preduce->models ? results : NULL,
                        .initial = shared->initials + (uint64_t)lowest * shared->stride,
                        .initial_weight = weighted ? plan->initial : 0};
 }
@@ -60,14 +76,23 @@ static void begin_large(shared_t *shared, const struct pp_job_plan *plan, const 
     shared->begun[shared->begun_count++] = at;
 }
 
-static void begin_job(const pp_preduce_t *preduce, const pp_groups_action_t *action)
+static void begin_job(pp_preduce_t *preduce, const pp_groups_action_t *action)
 {
+    shared_t                *shared = preduce->shared;
+    pp_small_jobs_t         *list = &shared->small;
     const struct pp_job_plan plan = {.serial = action->serial, .newest = action->newest, .count = action->count,
-                                     .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
-    if (is_small(preduce, &plan))
-        begin_small(&preduce->shared->small, &plan, action);
+                                     .initial = action->initial, .served = served(preduce, action),
+                                     .flush = action->kind == PP_GROUPS_FLUSH};
+    const bool   small = is_small(preduce, &plan);
+    const size_t row = pp_desk_row(shared, action->members[0]);
+    uint64_t    *adds = small ? list->adds + list->entries : shared->job_adds + row;
+    uint64_t    *results = small ? list->results + list->entries : shared->job_results + row;
+    if (preduce->models && !preduce->models->begin(preduce, action, adds, results))
+        return;
+    if (small)
+        begin_small(list, &plan, action);
     else
-        begin_large(preduce->shared, &plan, action);
+        begin_large(shared, &plan, action);
 }
 
 /* Takes the newest small job off the list; it becomes the rank's own job. */
@@ -80,6 +105,8 @@ static void take_small(shared_t *shared)
     for (int32_t i = 0; i < job->plan.count; i++) {
         job->members[i] = small->members[small->entries + i];
         job->weights[i] = small->weights[small->entries + i];
+        job->adds[i] = small->adds[small->entries + i];
+        job->results[i] = small->results[small->entries + i];
         job->vectors[i] = shared->desks[job->members[i]].vector;
     }
 }
@@ -91,15 +118,20 @@ bool pp_jobs_open(shared_t *shared, size_t ranks)
     small->plans = calloc(ranks, sizeof *small->plans);
     small->members = calloc(ranks, sizeof *small->members);
     small->weights = calloc(ranks, sizeof *small->weights);
+    small->adds = calloc(ranks, sizeof *small->adds);
+    small->results = calloc(ranks, sizeof *small->results);
     job->members = calloc(ranks, sizeof *job->members);
     job->weights = calloc(ranks, sizeof *job->weights);
     job->vectors = calloc(ranks, sizeof *job->vectors);
+    job->adds = calloc(ranks, sizeof *job->adds);
+    job->results = calloc(ranks, sizeof *job->results);
     shared->begun = calloc(ranks, sizeof *shared->begun);
     shared->handed = calloc(ranks, sizeof *shared->handed);
     shared->launched = calloc(ranks, sizeof *shared->launched);
     shared->wakes = calloc(ranks, sizeof *shared->wakes);
-    return small->plans && small->members && small->weights && job->members && job->weights && job->vectors
-        && shared->begun && shared->handed && shared->launched && shared->wakes;
+    return small->plans && small->members && small->weights && small->adds && small->results && job->members
+        && job->weights && job->vectors && job->adds && job->results && shared->begun && shared->handed
+        && shared->launched && shared->wakes;
 }
 
 void pp_jobs_close(shared_t *shared)
@@ -107,9 +139,13 @@ void pp_jobs_close(shared_t *shared)
     free(shared->small.plans);
     free(shared->small.members);
     free(shared->small.weights);
+    free(shared->small.adds);
+    free(shared->small.results);
     free(shared->job.members);
     free(shared->job.weights);
     free(shared->job.vectors);
+    free(shared->job.adds);
+    free(shared->job.results);
     free(shared->begun);
     free(shared->handed);
     free(shared->launched);
@@ -139,17 +175,23 @@ static void wake(shared_t *shared, int32_t rank)
     shared->wakes[rank] = shared->any_wakes = true;
 }
 
-/* Releases the vector and the description to the rank. */
-static void answer(shared_t *shared, int32_t rank, const pp_own_job_t *group)
+void pp_jobs_answer(shared_t *shared, int32_t rank)
 {
-    describe(shared, rank, group);
     atomic_fetch_add(&shared->desks[rank].answered, 1);
     wake(shared, rank);
 }
 
+/* Releases the vector and the description to the rank. */
+static void answer(shared_t *shared, int32_t rank, const pp_own_job_t *group)
+{
+    describe(shared, rank, group);
+    pp_jobs_answer(shared, rank);
+}
+
 static void tell(void *arg, const pp_groups_action_t *action)
 {
-    shared_t *shared = ((pp_preduce_t *)arg)->shared;
+    pp_preduce_t *preduce = arg;
+    shared_t     *shared = preduce->shared;
     pp_preduce_overheard(arg, action);
     switch ((pp_groups_action_kind_t)action->kind) {
     case PP_GROUPS_BEGIN:
@@ -157,7 +199,8 @@ static void tell(void *arg, const pp_groups_action_t *action)
         begin_job(arg, action);
         break;
     case PP_GROUPS_COMPLETE:
-        answer(shared, action->rank, &shared->job);
+        if (!preduce->models || preduce->models->complete(preduce, action->rank))
+            answer(shared, action->rank, &shared->job);
         break;
     case PP_GROUPS_ALONE:
         answer(shared, action->rank, NULL);
@@ -235,8 +278,9 @@ bool pp_jobs_do_small(pp_preduce_t *preduce, uint64_t now_ns)
     bool                any = false;
     for (; shared->small.count > 0 && !preduce->handle.engine->error; any = true) {
         take_small(shared);
-        if (job->plan.count > 1) {
-            const pp_mean_t mean = mean_of(preduce, &job->plan, job->members[0], job->vectors, job->weights);
+        if (job->plan.count > 1 || preduce->models) {
+            const pp_mean_t mean = mean_of(preduce, &job->plan, job->members[0], job->vectors, job->weights, job->adds,
+                                           job->results);
             pp_mean(shared->node, &preduce->kernels, &mean, 0, preduce->count);
         }
         finish(preduce, now_ns);
@@ -286,11 +330,10 @@ static void hand_out(pp_preduce_t *preduce, bool serves)
         const bool mine = invite(shared, at);
         if (mine && shared->handed_count < shared->ranks)
             shared->handed[shared->handed_count++] = at;
-        const int32_t *members = shared->job_members + pp_desk_row(shared, at);
-        const int32_t  served = members[0] != shared->me ? members[0] : members[1];
+        const int32_t rank = desk->plan.served;
         pp_job_hand_out(&desk->job, desk->plan.serial, desk->plan.chunks);
         if (serves || !mine)
-            node->wake(node->owner, served, true);
+            node->wake(node->owner, rank, true);
     }
     shared->begun_count = 0;
 }
@@ -335,7 +378,8 @@ bool pp_jobs_work(pp_handle_t *handle, bool lands, uint64_t *job)
     pp_desk_t   *desk = &shared->desks[at];
     const size_t row = pp_desk_row(shared, at);
     while (pp_job_ticket(&desk->job, number, shared->me % 2 == 0, &chunk)) {
-        const pp_mean_t mean = mean_of(preduce, &desk->plan, at, shared->job_vectors + row, shared->job_weights + row);
+        const pp_mean_t mean = mean_of(preduce, &desk->plan, at, shared->job_vectors + row, shared->job_weights + row,
+                                       shared->job_adds + row, shared->job_results + row);
         const size_t    each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;
         const size_t    rest = preduce->count - first;
         pp_mean(shared->node, &preduce->kernels, &mean, first, rest < each ? rest : each);

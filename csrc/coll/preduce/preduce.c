@@ -114,18 +114,18 @@ static bool wants_memory(const pp_preduce_t *preduce)
         && (preduce->config.backend == PP_BACKEND_AUTO || preduce->config.backend == PP_BACKEND_NODE);
 }
 
-static uint64_t reserve(pp_handle_t *handle)
+uint64_t pp_preduce_reserve(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     return wants_memory(preduce) ? pp_shared_groups_reserve(preduce) : 0;
 }
 
-static void unreserve(pp_handle_t *handle, uint64_t region)
+void pp_preduce_unreserve(pp_handle_t *handle, uint64_t region)
 {
     pp_shared_groups_unreserve(pp_preduce_of(handle), region);
 }
 
-static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
+pp_status_t pp_preduce_open(pp_handle_t *handle, const pp_agreed_t *agreed)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     const size_t  ranks = (size_t)handle->team->engine->size;
@@ -144,7 +144,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     return status;
 }
 
-static void empty(pp_handle_t *handle)
+void pp_preduce_empty(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     if (handle->staging)
@@ -185,7 +185,7 @@ static int32_t reason_of(const pp_preduce_t *preduce)
     return pp_handle_gone(handle) ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
 }
 
-static void say(pp_preduce_t *preduce)
+void pp_preduce_say(pp_preduce_t *preduce)
 {
     const int32_t  reason = reason_of(preduce);
     /* That it is aside is not over when a call is: no number is said. */
@@ -216,12 +216,12 @@ static void update(pp_handle_t *handle)
     pp_preduce_t *preduce = pp_preduce_of(handle);
     preduce->ops->go_on(preduce);
     pp_group_time_update(preduce, waits_elsewhere(preduce));
-    say(preduce);
+    pp_preduce_say(preduce);
 }
 
 /* ---- what the engine and collective calls ask ------------------------------------------------------------------ */
 
-static void drop_request(pp_handle_t *handle)
+void pp_preduce_drop_request(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_group_time_returned(preduce);
@@ -231,11 +231,11 @@ static void drop_request(pp_handle_t *handle)
     handle->request.timed_out = false;
 }
 
-static void give(pp_handle_t *handle) { pp_team_wait_ends(handle, false, PP_COMPLETE); }
+void pp_preduce_give(pp_handle_t *handle) { pp_team_wait_ends(handle, false, PP_COMPLETE); }
 
-static uint64_t discard(pp_handle_t *handle) { return pp_preduce_of(handle)->dropped; }
+uint64_t pp_preduce_discard(pp_handle_t *handle) { return pp_preduce_of(handle)->dropped; }
 
-static bool in_mid_round(const pp_handle_t *handle) { return pp_handle_waits(handle); }
+bool pp_preduce_in_mid_round(const pp_handle_t *handle) { return pp_handle_waits(handle); }
 
 /* ---- questions ------------------------------------------------------------------------------------------------- */
 
@@ -254,7 +254,7 @@ static pp_device_wait_t device_wait(const pp_preduce_t *preduce)
     return ops && ops->on_device && ops->on_device(&preduce->handle) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
 }
 
-static void describe(pp_handle_t *handle, pp_rank_state_t *state)
+void pp_preduce_describe_rank(pp_handle_t *handle, pp_rank_state_t *state)
 {
     state->completed = pp_preduce_of(handle)->requests;
     state->device_wait = device_wait(pp_preduce_of(handle));
@@ -265,7 +265,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->aside = pp_handle_aside(handle);
 }
 
-static void explain(pp_handle_t *handle, pp_text_t *text)
+void pp_preduce_explain(pp_handle_t *handle, pp_text_t *text)
 {
     pp_preduce_t          *preduce = pp_preduce_of(handle);
     const pp_device_wait_t wait = device_wait(preduce);
@@ -278,16 +278,17 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
     handle->ops->explain(handle, text);
 }
 
-static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
+uint64_t pp_preduce_next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
 
 /* The number says nothing of this rank's groups.  A group that is complete at a member has begun at all of them. */
-static bool is_behind(const pp_handle_t *handle, uint64_t round) { return (void)round, !handle->ops->retired(handle); }
+bool pp_preduce_is_behind(const pp_handle_t *handle, uint64_t round)
+{
+    return (void)round, !handle->ops->retired(handle);
+}
 
 static const pp_handle_kind_t kind = {
-    .init = "Preduce_init", .update = update, .sign = sign, .reserve = reserve, .unreserve = unreserve,
-    .open = open_handle, .empty = empty, .drop_request = drop_request, .give = give, .discard = discard,
-    .in_mid_round = in_mid_round, .tick = tick, .is_uncollected = is_uncollected, .describe = describe,
-    .explain = explain, .next_round = next_round, .is_behind = is_behind,
+    PP_PREDUCE_PARTS, .init = "Preduce_init", .update = update, .sign = sign, .open = pp_preduce_open, .tick = tick,
+    .is_uncollected = is_uncollected,
 };
 
 bool pp_is_preduce(const pp_handle_t *handle) { return handle->kind == &kind; }
@@ -304,7 +305,9 @@ static uint64_t hash(const int32_t *table, size_t entries)
 
 static pp_status_t copy_table(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks)
 {
-    size_t entries = pp_groups_have_table(&config->plan) ? (size_t)config->plan.phases * (size_t)ranks : 0;
+    pp_groups_plan_t plan = config->plan;
+    plan.ranks = ranks;
+    const size_t entries = pp_groups_table_entries(&plan, config->table);
     preduce->config.table = NULL;
     if (entries == 0)
         return PP_OK;
@@ -317,10 +320,12 @@ static pp_status_t copy_table(pp_preduce_t *preduce, const pp_preduce_config_t *
     return PP_OK;
 }
 
-/* The initial model is what the application's buffers hold now.  What buffers on a device hold comes later. */
+/* The initial model, or the model, is what the application's buffers hold now.  What buffers on a device hold comes
+   later. */
 static pp_status_t copy_initial(pp_preduce_t *preduce)
 {
-    if (preduce->config.plan.weights != PP_WEIGHTS_INITIAL || preduce->config.backend == PP_BACKEND_COMM)
+    const bool keeps = preduce->config.plan.weights == PP_WEIGHTS_INITIAL && preduce->config.backend != PP_BACKEND_COMM;
+    if (!keeps && !preduce->models)
         return PP_OK;
     const pp_memory_t *memory = preduce->kernels.memory;
     PP_TRY(memory->allocate(memory, preduce->vector_bytes + 1, &preduce->initial));
@@ -329,7 +334,7 @@ static pp_status_t copy_initial(pp_preduce_t *preduce)
     return PP_OK;
 }
 
-static pp_status_t configure(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks)
+pp_status_t pp_preduce_configure(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks)
 {
     pp_piece_t *pieces = calloc(config->piece_count + 1, sizeof *pieces);
     preduce->config = *config;
@@ -360,7 +365,7 @@ pp_status_t pp_preduce_new(pp_team_t *team, const pp_preduce_config_t *config, p
     if (!preduce)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     preduce->handle = (pp_handle_t){.kind = &kind, .team = team};
-    pp_status_t status = config ? configure(preduce, config, team->engine->size) : PP_OK;
+    pp_status_t status = config ? pp_preduce_configure(preduce, config, team->engine->size) : PP_OK;
     if (status < 0)
         pp_handle_release(&preduce->handle);
     else

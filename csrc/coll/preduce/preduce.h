@@ -19,6 +19,7 @@
 typedef struct pp_preduce pp_preduce_t;
 struct pp_group_region;
 struct pp_group_vault;
+struct pp_group_models;
 
 /* A rank that is here, as opposed to a reason of pp_groups_left_t. */
 enum { PP_GROUPS_HERE = -1 };
@@ -59,6 +60,7 @@ typedef struct pp_grouping {
 struct pp_preduce {
     pp_handle_t          handle;
     const pp_grouping_t *ops;
+    const struct pp_group_models *models;          /* of a kind that is built on P-Reduce; or NULL: shared.h */
     union {                          /* what `ops` keeps */
         struct pp_shared_groups *shared;
         struct pp_carried       *carried;      /* posted or tables */
@@ -124,11 +126,36 @@ static inline bool pp_preduce_is_like(const pp_preduce_t *preduce, const pp_hand
 
 /* Makes the handle that the caller described. */
 pp_status_t pp_preduce_new(pp_team_t *team, const pp_preduce_config_t *config, pp_handle_t **handle);
+/* Takes the description over; of a kind that is built on P-Reduce, too. */
+pp_status_t pp_preduce_configure(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks);
 bool        pp_is_preduce(const pp_handle_t *handle);
 /* PP_ERR_ARGUMENT: a wrong value of the configuration. */
 pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *config);
 /* PP_ERR_ARGUMENT: wrong arguments of the next Start (`asked`). */
 pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
+
+/* ---- what a kind that is built on P-Reduce has of it (preduce.c) ---------------------------------------------- */
+
+uint64_t    pp_preduce_reserve(pp_handle_t *handle);
+void        pp_preduce_unreserve(pp_handle_t *handle, uint64_t region);
+pp_status_t pp_preduce_open(pp_handle_t *handle, const pp_agreed_t *agreed);
+void        pp_preduce_empty(pp_handle_t *handle);
+void        pp_preduce_drop_request(pp_handle_t *handle);
+void        pp_preduce_give(pp_handle_t *handle);
+uint64_t    pp_preduce_discard(pp_handle_t *handle);
+bool        pp_preduce_in_mid_round(const pp_handle_t *handle);
+void        pp_preduce_describe_rank(pp_handle_t *handle, pp_rank_state_t *state);
+void        pp_preduce_explain(pp_handle_t *handle, pp_text_t *text);
+uint64_t    pp_preduce_next_round(const pp_handle_t *handle);
+bool        pp_preduce_is_behind(const pp_handle_t *handle, uint64_t round);
+/* Tells the machine if this rank has left, or is back. */
+void        pp_preduce_say(pp_preduce_t *preduce);
+
+#define PP_PREDUCE_PARTS                                                                                           \
+    .reserve = pp_preduce_reserve, .unreserve = pp_preduce_unreserve, .empty = pp_preduce_empty,                   \
+    .drop_request = pp_preduce_drop_request, .give = pp_preduce_give, .discard = pp_preduce_discard,               \
+    .in_mid_round = pp_preduce_in_mid_round, .describe = pp_preduce_describe_rank, .explain = pp_preduce_explain,  \
+    .next_round = pp_preduce_next_round, .is_behind = pp_preduce_is_behind
 
 /* ---- messages ------------------------------------------------------------------------------------------------- */
 
@@ -164,6 +191,8 @@ typedef struct pp_group_notice {
 
 /* The application's elements in a vector. */
 void pp_preduce_load(const pp_preduce_t *preduce, void *vector);
+/* A vector's elements in the application's buffers, or others of the same lengths. */
+void pp_preduce_store(const pp_preduce_t *preduce, const pp_piece_t *pieces, const void *vector);
 /* Describes the result in `result`.  `newest`: the newest iteration of the last group that this rank was in, also where
    it was alone afterwards.  `members` NULL: this rank was alone; `weights` NULL: they are equal. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
@@ -207,6 +236,13 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region);
 /* Called on the first rank of a node: reserves the memory of a handle that is being agreed on; 0: none. */
 uint64_t    pp_shared_groups_reserve(pp_preduce_t *preduce);
 void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
+/* Locks the node; false: the context has failed. */
+bool        pp_shared_groups_lock(pp_preduce_t *preduce);
+void        pp_shared_groups_unlock(pp_preduce_t *preduce);
+/* With that lock, which it releases: tells the machine of an event of this rank, and does what follows.  Without: it
+   takes the lock, too. */
+pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, uint64_t number);
+pp_status_t pp_shared_groups_report(pp_preduce_t *preduce, int32_t what, uint64_t number);
 /* The handle's memory of the node; NULL: its groups go another way. */
 struct pp_group_region *pp_shared_groups_region(pp_preduce_t *preduce);
 /* From now on the vectors are in the vault, and this one is the rank's: on_device.c. */

@@ -29,19 +29,22 @@ static uint64_t place(uint64_t *at, uint64_t bytes, uint64_t alignment)
 }
 
 typedef struct layout {
-    uint64_t machine, desks, answer_members, answer_weights, job_members, job_weights, job_vectors, offers, fixed,
-             vectors, initials, bytes;
-    size_t   stride;
+    uint64_t machine, desks, answer_members, answer_weights, job_members, job_weights, job_vectors, job_adds,
+             job_results, seats, offers, fixed, vectors, initials, bytes;
+    size_t   stride, each;
 } layout_t;
 
 static layout_t lay_out(const pp_preduce_t *preduce)
 {
     const pp_groups_plan_t plan = pp_preduce_plan(preduce);
     const uint64_t         ranks = (uint64_t)plan.ranks;
-    const bool             keeps = plan.weights == PP_WEIGHTS_INITIAL;
+    const uint64_t         keeps = plan.weights == PP_WEIGHTS_INITIAL ? ranks : 0;
+    const pp_group_models_t *models = preduce->models;
+    const uint64_t         rows = models ? ranks * ranks : 0;
     uint64_t               at = sizeof(pp_hall_t);
     layout_t               layout;
     layout.stride = (preduce->vector_bytes + PAGE - 1) / PAGE * PAGE;
+    layout.each = models ? models->vectors * layout.stride : layout.stride;
     layout.machine = place(&at, pp_groups_bytes(&plan, preduce->config.table), PP_LINE);
     layout.desks = place(&at, ranks * sizeof(pp_desk_t), PP_LINE);
     layout.answer_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
@@ -49,22 +52,20 @@ static layout_t lay_out(const pp_preduce_t *preduce)
     layout.job_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
     layout.job_weights = place(&at, ranks * ranks * sizeof(double), PP_LINE);
     layout.job_vectors = place(&at, ranks * ranks * sizeof(uint64_t), PP_LINE);
+    layout.job_adds = place(&at, rows * sizeof(uint64_t), PP_LINE);
+    layout.job_results = place(&at, rows * sizeof(uint64_t), PP_LINE);
+    layout.seats = place(&at, models ? ranks * models->seat_bytes : 0, PP_LINE);
     layout.offers = place(&at, ranks * preduce->handle.offer_bytes, PP_LINE);
     layout.fixed = at;
-    layout.vectors = place(&at, ranks * layout.stride, PAGE);
-    layout.initials = place(&at, keeps ? ranks * layout.stride : 0, PAGE);
+    layout.vectors = place(&at, ranks * layout.each, PAGE);
+    layout.initials = place(&at, keeps * layout.stride, PAGE);
     layout.bytes = at;
     return layout;
 }
 
-static uint64_t vector_of(const shared_t *shared, int32_t rank)
-{
-    return shared->vectors + (uint64_t)rank * shared->stride;
-}
-
 /* ---- under the lock, and after it ------------------------------------------------------------------------------ */
 
-static bool lock(pp_preduce_t *preduce)
+bool pp_shared_groups_lock(pp_preduce_t *preduce)
 {
     if (pp_node_lock(preduce->shared->node))
         return true;
@@ -72,6 +73,8 @@ static bool lock(pp_preduce_t *preduce)
                    "handle %u", preduce->handle.id);
     return false;
 }
+
+void pp_shared_groups_unlock(pp_preduce_t *preduce) { pp_node_unlock(preduce->shared->node); }
 
 static pp_groups_t *machine_of(const pp_preduce_t *preduce) { return preduce->shared->machine; }
 
@@ -94,7 +97,7 @@ static void settle_groups(const pp_preduce_t *preduce, uint64_t now_ns)
 static bool finish_averages(pp_preduce_t *preduce)
 {
     const uint64_t now = pp_engine_now(preduce->handle.engine);
-    if (!pp_averages_over(preduce) || !lock(preduce))
+    if (!pp_averages_over(preduce) || !pp_shared_groups_lock(preduce))
         return false;
     pp_averages_finish(preduce, now);
     settle_groups(preduce, now);
@@ -124,14 +127,11 @@ static void follow_up_all(const pp_preduce_t *preduce, bool serves)
     } while (any);
 }
 
-/* Tells the machine something about this rank, and does what follows. */
-static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
+pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, uint64_t number)
 {
     shared_t    *shared = preduce->shared;
     pp_engine_t *engine = preduce->handle.engine;
     const uint64_t now = pp_engine_now(engine);
-    if (!lock(preduce))
-        return pp_engine_check(engine);
     pp_status_t status = pp_jobs_event(preduce, PP_GROUPS_COMPLETED, shared->me, pp_engine_calls_known(engine), now);
     if (status >= 0 && what == PP_GROUPS_START && preduce->asked.count > 0)
         status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
@@ -144,12 +144,19 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
     return status;
 }
 
+pp_status_t pp_shared_groups_report(pp_preduce_t *preduce, int32_t what, uint64_t number)
+{
+    if (!pp_shared_groups_lock(preduce))
+        return pp_engine_check(preduce->handle.engine);
+    return pp_shared_groups_report_locked(preduce, what, number);
+}
+
 /* ---- the way --------------------------------------------------------------------------------------------------- */
 
 static void *aim(pp_preduce_t *preduce)
 {
     shared_t *shared = preduce->shared;
-    uint64_t  own = vector_of(shared, shared->me);
+    uint64_t  own = pp_vectors_of(shared, shared->me);
     if (shared->user || shared->vault)
         return NULL;
     if (!shared->committed && !pp_node_commit(shared->node, own, shared->stride)) {
@@ -164,31 +171,31 @@ static void *aim(pp_preduce_t *preduce)
 static const void *vector(const pp_preduce_t *preduce)
 {
     const shared_t *shared = preduce->shared;
-    return shared->user || shared->vault ? NULL : pp_node_at(shared->node, vector_of(shared, shared->me));
+    return shared->user || shared->vault ? NULL : pp_node_at(shared->node, pp_vectors_of(shared, shared->me));
 }
 
 static pp_status_t ask(pp_preduce_t *preduce)
 {
     preduce->shared->handed_count = 0;
-    return report(preduce, PP_GROUPS_START, preduce->iteration);
+    return pp_shared_groups_report(preduce, PP_GROUPS_START, preduce->iteration);
 }
 
 static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     bool here = reason == PP_GROUPS_HERE;
-    if (report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number) < 0)
+    if (pp_shared_groups_report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
 static void say_long(pp_preduce_t *preduce)
 {
-    if (report(preduce, PP_GROUPS_WAITS_LONG, 0) < 0)
+    if (pp_shared_groups_report(preduce, PP_GROUPS_WAITS_LONG, 0) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
 static void say_elsewhere(pp_preduce_t *preduce, bool waits)
 {
-    if (report(preduce, PP_GROUPS_ELSEWHERE, waits) < 0)
+    if (pp_shared_groups_report(preduce, PP_GROUPS_ELSEWHERE, waits) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
@@ -205,7 +212,7 @@ static void take_answer(pp_preduce_t *preduce)
 static void confirm(pp_preduce_t *preduce)
 {
     const shared_t *shared = preduce->shared;
-    if (!lock(preduce))
+    if (!pp_shared_groups_lock(preduce))
         return;
     const uint64_t request = pp_groups_awaits(shared->machine, shared->me, preduce->time.awaited);
     pp_node_unlock(shared->node);
@@ -265,7 +272,7 @@ static void await(pp_preduce_t *preduce)
 {
     shared_t        *shared = preduce->shared;
     const pp_node_t *node = shared->node;
-    if (!lock(preduce))
+    if (!pp_shared_groups_lock(preduce))
         return;
     int32_t count = pp_groups_missing(shared->machine, shared->me, shared->missing, shared->ranks);
     pp_node_call_over(shared->node, pp_groups_calls(shared->machine));
@@ -316,7 +323,7 @@ static void worked(pp_handle_t *handle, uint64_t job, bool last)
     if (!last)
         return;
     const uint64_t now = pp_engine_now(preduce->handle.engine);
-    if (!lock(preduce))
+    if (!pp_shared_groups_lock(preduce))
         return;
     pp_jobs_finish(preduce, (int32_t)job, now);
     settle_groups(preduce, now);
@@ -350,6 +357,18 @@ static bool retired(const pp_handle_t *handle)
 
 /* ---- opening and closing --------------------------------------------------------------------------------------- */
 
+static void ignore(void *arg, const pp_groups_action_t *action) { (void)arg, (void)action; }
+
+/* The ranks' models are being made. */
+static bool begin_models(pp_groups_t *machine, int32_t ranks, uint64_t now_ns)
+{
+    const pp_groups_hearer_t nobody = {.tell = ignore};
+    bool                     begun = true;
+    for (int32_t rank = 0; rank < ranks; rank++)
+        begun &= pp_groups_event(machine, PP_GROUPS_START, rank, PP_GROUPS_BY_ITSELF, now_ns, &nobody) >= 0;
+    return begun;
+}
+
 uint64_t pp_shared_groups_reserve(pp_preduce_t *preduce)
 {
     pp_team_t             *team = preduce->handle.team;
@@ -362,12 +381,14 @@ uint64_t pp_shared_groups_reserve(pp_preduce_t *preduce)
         memset(pp_node_at(node, region), 0, layout.fixed);
         ready = pp_groups_open(pp_node_at(node, region + layout.machine), &plan, preduce->config.table, NULL,
                                pp_engine_now(team->engine)) >= 0;
+        if (ready && preduce->models)
+            ready = begin_models(pp_node_at(node, region + layout.machine), plan.ranks, pp_engine_now(team->engine));
     }
     if (region && !ready) {
         pp_node_release(node, region, layout.bytes);
         region = 0;
     }
-    if (!region && team->refused_bytes == 0)
+    if (!region && team->refused_bytes == 0 && !preduce->models)
         team->refused_bytes = layout.bytes;
     return region;
 }
@@ -418,13 +439,16 @@ static const pp_grouping_t ops = {
                .work = pp_jobs_work, .worked = worked, .on_device = on_device},
 };
 
+/* The initial model; or the model, for which all vectors are committed. */
 static pp_status_t open_initial(pp_preduce_t *preduce)
 {
-    shared_t *shared = preduce->shared;
-    uint64_t  own = shared->initials + (uint64_t)shared->me * shared->stride;
+    shared_t    *shared = preduce->shared;
+    const bool   keeps = !preduce->models;
+    const size_t bytes = keeps ? shared->stride : shared->each;
+    uint64_t     own = (keeps ? shared->initials : shared->vectors) + (uint64_t)shared->me * bytes;
     if (!preduce->initial)
         return PP_OK;
-    if (!pp_node_commit(shared->node, own, shared->stride))
+    if (!pp_node_commit(shared->node, own, bytes))
         return pp_fail(PP_ERR_MEMORY, "no shared memory for the initial model of %zu bytes", preduce->vector_bytes);
     preduce->kernels.memory->copy(preduce->kernels.memory, pp_node_at(shared->node, own), preduce->initial, preduce->vector_bytes);
     return PP_OK;
@@ -442,7 +466,7 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     *shared = (shared_t){.node = node, .ranks = node->size, .me = node->index,
                          .vectors = region + layout.vectors, .initials = region + layout.initials,
-                         .stride = layout.stride,
+                         .stride = layout.stride, .each = layout.each,
                          .weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT};
     shared->missing = calloc(ranks, sizeof *shared->missing);
     if (!pp_jobs_open(shared, ranks) || !shared->missing)
@@ -459,8 +483,12 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     shared->job_members = pp_node_at(node, region + layout.job_members);
     shared->job_weights = pp_node_at(node, region + layout.job_weights);
     shared->job_vectors = pp_node_at(node, region + layout.job_vectors);
+    shared->job_adds = pp_node_at(node, region + layout.job_adds);
+    shared->job_results = pp_node_at(node, region + layout.job_results);
+    shared->seats = pp_node_at(node, region + layout.seats);
     shared->user = users_offset(preduce, node);
-    shared->desks[shared->me].vector = shared->user ? shared->user : vector_of(shared, shared->me);
+    const bool in_place = shared->user && !preduce->models;
+    shared->desks[shared->me].vector = in_place ? shared->user : pp_vectors_of(shared, shared->me);
     return open_initial(preduce);
 }
 

@@ -29,6 +29,7 @@ typedef struct pp_desk {
         uint32_t chunks;
         uint64_t chunk_bytes;
         double   initial;
+        int32_t  served;                           /* of a large job: the member whose progress thread is woken for it */
         bool     flush;
     } plan;
 } pp_desk_t;
@@ -43,7 +44,7 @@ typedef struct pp_own_job {
     struct pp_job_plan plan;
     int32_t  *members;
     double   *weights;
-    uint64_t *vectors;
+    uint64_t *vectors, *adds, *results;
 } pp_own_job_t;
 
 /* Small jobs that this rank has begun, the newest last.  A rank runs one group at a time, so together they have no more
@@ -51,9 +52,25 @@ typedef struct pp_own_job {
 typedef struct pp_small_jobs {
     int32_t count, entries;
     struct pp_job_plan *plans;
-    int32_t *members;                              /* an entry a member of each, like the next */
-    double  *weights;
+    int32_t  *members;                             /* an entry a member of each, like the next */
+    double   *weights;
+    uint64_t *adds, *results;
 } pp_small_jobs_t;
+
+/*
+ * What a kind that is built on P-Reduce (coll/gossip) has to itself.  A rank's *model* stays in the memory of the node:
+ * groups average it whether the rank asks or not.  All functions are called under the lock.
+ */
+typedef struct pp_group_models {
+    uint64_t vectors;                /* of each rank in the memory of the node; the first is the model */
+    size_t   seat_bytes;             /* what the kind has there of each rank, in whole cache lines; zero at first.  A rank
+                                        has a group by itself then, of the number of the rank + 1, until it tells the
+                                        machine that it has finished it: its model is being made */
+    /* A group, or a flush, begins.  Fills by member what pp_mean_t says.  False: it is no job. */
+    bool (*begin)(pp_preduce_t *preduce, const pp_groups_action_t *action, uint64_t *adds, uint64_t *results);
+    /* A rank's request is complete.  False: it waits for no answer. */
+    bool (*complete)(pp_preduce_t *preduce, int32_t rank);
+} pp_group_models_t;
 
 /* ---- vectors on devices (on_device.c) ------------------------------------------------------------------------- */
 
@@ -99,9 +116,11 @@ struct pp_shared_groups {
     pp_desk_t   *desks;
     int32_t     *answer_members, *job_members;     /* a row of `ranks` entries a desk, like the next */
     double      *answer_weights, *job_weights;
-    uint64_t    *job_vectors;
+    uint64_t    *job_vectors, *job_adds, *job_results;       /* the last two: with models only */
     uint64_t     vectors, initials;                /* offsets */
-    size_t       stride;
+    size_t       stride, each;                     /* bytes from a vector of a rank to its next, and to those of the next
+                                                      rank */
+    char        *seats;                            /* of `models` */
     bool         weighted;                         /* weights are not always equal: answers say them */
     uint64_t     user;                             /* offset of the application's buffer, if it is in the memory of the
                                                       node; 0: it is not */
@@ -124,6 +143,12 @@ typedef struct pp_shared_groups shared_t;
 /* Where the entries of a desk begin in the arrays that have a row a desk. */
 static inline size_t pp_desk_row(const shared_t *shared, int32_t desk) { return (size_t)desk * (size_t)shared->ranks; }
 
+/* The offset of a rank's vectors. */
+static inline uint64_t pp_vectors_of(const shared_t *shared, int32_t rank)
+{
+    return shared->vectors + (uint64_t)rank * shared->each;
+}
+
 /* ---- jobs.c: under the lock, but for what follows ------------------------------------------------------------ */
 
 /* Room for the jobs of this many ranks, in this process's memory.  False: no memory; pp_jobs_close() is called anyway. */
@@ -142,6 +167,10 @@ void        pp_jobs_finish(pp_preduce_t *preduce, int32_t at, uint64_t now_ns);
 /* After the lock was released: hands out the large jobs that have begun (without a vault), and wakes the ranks that wait
    for what was done.  `serves`: this rank does not stay to work at them, so the progress thread of a member is woken. */
 void        pp_jobs_follow_up(pp_preduce_t *preduce, bool serves);
+/* Whether so many bytes may be moved under the lock. */
+bool        pp_jobs_are_small(const shared_t *shared, size_t bytes);
+/* The rank has an answer, and is woken after the lock is released. */
+void        pp_jobs_answer(shared_t *shared, int32_t rank);
 /* Without any lock: whether chunks are left of the job of this rank's group.  A rank takes no chunk of a group that it is
    not in, so those groups go on if its process is stopped. */
 bool        pp_jobs_any(const shared_t *shared);

@@ -1,0 +1,452 @@
+"""Gossip on simulated ranks: every average is replayed, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
+from support.gossip_replay import Own, Replay
+from test_groups_passive import connected
+
+from pypartial._core_sim import lib
+from pypartial.policy import Majority
+from pypartial.sim.allreduce_handle import Options
+from pypartial.sim.gossip_handle import Average, GossipHandle, GossipOptions
+from pypartial.sim.handle import CoreError
+from pypartial.sim.preduce_handle import PreduceOptions
+from pypartial.sim.world import Deadlock, World
+
+Program = Generator[Any, Any, None]
+MEMORY = (300, 1000)
+PAIR = ((1,), (0,))
+MS = 1_000_000
+
+
+def end(*handles: Any) -> Program:
+    for handle in handles:
+        yield ("free", handle)
+    yield ("ctx_free",)
+
+
+def average(handle: GossipHandle, add: Any = None) -> Generator[Any, Any, Average]:
+    yield ("gossip_start", handle, add)
+    found: Average = yield ("wait", handle)
+    return found
+
+
+def run(world: World, program: Callable[[int], Program]) -> World:
+    world.run([program(rank) for rank in range(world.ranks)])
+    return world
+
+
+# ---- one rank at random --------------------------------------------------------------------------
+
+
+class Walker:
+    """A rank that does what it may at random, and notes what it did and saw."""
+
+    def __init__(self, rank: int, options: GossipOptions, seed: int, steps: int) -> None:
+        self.rank, self.options, self.steps = rank, options, steps
+        self.random = random.Random(f"{seed} {rank}")
+        self.noise = np.random.default_rng([seed, rank])
+        self.own = Own(self.draw())
+        self.uncollected = False
+
+    def draw(self) -> Any:
+        return self.noise.standard_normal(self.options.count).astype(self.options.dtype)
+
+    def add(self) -> Any:
+        if self.random.random() < 0.3:
+            return None
+        found = self.draw()
+        self.own.adds.append(found)
+        return found
+
+    def note(self, found: Average) -> None:
+        assert found.staleness >= 0
+        if found.round:
+            assert self.rank in found.members and len(found.members) == 2
+            self.own.given[found.round] = found.data
+        else:
+            self.own.alone.append((found.data, None))
+
+    def program(self) -> Program:
+        handle = yield ("gossip_init", self.options, 0, self.own.first)
+        assert isinstance(handle, GossipHandle)
+        for _ in range(self.steps):
+            yield self.random.choice((0, 0, 200, 5000))
+            does = self.random.choice(("average", "average", "average", "hold", "read", "away"))
+            yield from getattr(self, does)(handle)
+        if self.random.random() < 0.5 and self.options.edges[self.rank]:
+            yield ("gossip_start", handle, self.add())  # a Flush takes it back
+        for _ in range(2):
+            found = yield ("flush", handle)
+            self.own.given[found.round] = found.data
+            assert found.members == tuple(range(len(self.options.edges)))
+        yield from end(handle)
+
+    def average(self, handle: GossipHandle) -> Program:
+        yield ("gossip_start", handle, self.add())
+        if self.random.random() < 0.3:  # the model may be read, and changed, before Wait
+            yield from getattr(self, self.random.choice(("hold", "read")))(handle, before=True)
+        found = None
+        while found is None:
+            how = self.random.choice(("wait", "wait_for", "test"))
+            if how != "wait_for":
+                found = yield (how, handle)
+            else:
+                found = yield (how, handle, self.random.choice((1, 1000)))
+                if found is None:  # what a Start then adds is folded in by any later average
+                    yield ("timed_out", handle)
+                    yield ("gossip_start", handle, self.add())
+            yield 100
+        self.collect(found)
+
+    def collect(self, found: Average) -> None:
+        if self.held and not found.round:  # the request came before what was done by itself
+            self.own.alone.insert(len(self.own.alone) - self.held, (found.data, None))
+        else:
+            self.note(found)
+        self.held = 0
+
+    held = 0  # calls by itself between a Start and its Wait
+
+    def hold(self, handle: GossipHandle, before: bool = False) -> Program:
+        yield ("call", handle, handle.hold())
+        found = handle.model.copy()
+        yield self.random.choice((0, 3000))
+        assert (handle.model == found).all(), "the model changed while it was held"
+        left = self.draw()
+        handle.model[:] = left
+        self.own.alone.append((found.astype(self.options.dtype).tobytes(), left))
+        yield ("call", handle, handle.release())
+        self.held += before
+
+    def read(self, handle: GossipHandle, before: bool = False) -> Program:
+        yield ("call", handle, handle.hold())
+        out = handle.model.astype(self.options.dtype)
+        yield ("call", handle, handle.release())
+        self.own.alone.append((out.tobytes(), None))
+        self.held += before
+
+    def away(self, handle: GossipHandle) -> Program:
+        yield 0
+
+
+@st.composite
+def cases(draw: Any) -> dict[str, Any]:
+    """Draw a graph, sizes, a pace and a seed."""
+    return {
+        "ranks": draw(st.integers(1, 9)),
+        "count": draw(st.sampled_from((0, 1, 3, 4, 5, 17, 40))),
+        "dtype": draw(st.sampled_from(("float32", "float64", "float16"))),
+        "passive": draw(st.booleans()),
+        "pieces": draw(st.integers(1, 2)),
+        "fenced": draw(st.booleans()),
+        "pace": draw(st.sampled_from(((0, 1), (300, 1000), (900, 20_000)))),
+        "seed": draw(st.integers(0, 2**32)),
+    }
+
+
+def perform(case: dict[str, Any], steps: int = 12, **world_options: Any) -> Replay:
+    seed, ranks = case["seed"], case["ranks"]
+    shape = random.Random(seed)
+    edges = connected(ranks, shape) if ranks > 1 else [[]]
+    if case["passive"]:
+        edges = [own if rank == 0 or shape.random() < 0.5 else [] for rank, own in enumerate(edges)]
+    options = GossipOptions(
+        tuple(map(tuple, edges)), case["count"], case["dtype"], case["pieces"], case["fenced"]
+    )
+    world = World(ranks, seed=seed, memory=case["pace"], keep_groups=True, **world_options)
+    walkers = [Walker(rank, options, seed, shape.randrange(steps + 1)) for rank in range(ranks)]
+    world.run([walker.program() for walker in walkers])
+    replay = Replay([walker.own for walker in walkers])
+    replay.run(world.groups_begun())
+    return replay
+
+
+@examples(150)
+@given(case=cases())
+def test_the_log_replays_bit_for_bit(case: dict[str, Any]) -> None:
+    perform(case)
+
+
+def test_what_is_hard_to_get_right_occurs() -> None:
+    """Adds of long vectors come to adds that no average has taken yet."""
+    case = {"ranks": 4, "count": 17, "dtype": "float64", "passive": False, "pieces": 1}
+    case |= {"fenced": False, "pace": (900, 20_000)}
+    replays = [perform(case | {"seed": seed}, steps=40) for seed in range(8)]
+    assert min(replay.averages for replay in replays) > 20
+    assert sum(replay.overlaps for replay in replays) > 10
+
+
+@pytest.mark.parametrize("plant", ["LOST_ADD", "OTHER_SLOT", "MEMBER_TWICE"])
+@pytest.mark.parametrize("count", [3, 17])
+def test_planted_defects_are_found_by_the_replay(plant: str, count: int) -> None:
+    case = {"ranks": 4, "count": count, "dtype": "float32", "passive": False, "pieces": 1}
+    case |= {"fenced": False, "pace": MEMORY}
+    found = 0
+    for seed in range(8):
+        try:
+            perform(case | {"seed": seed}, steps=40, plant=getattr(lib, f"PP_PLANT_{plant}"))
+        except AssertionError:
+            found += 1
+    assert found >= 6
+
+
+@pytest.mark.parametrize("plant", ["lost-release", "other-order"])
+def test_planted_defects_of_the_ledger_are_found(plant: str) -> None:
+    case = {"ranks": 9, "count": 40, "dtype": "float32", "passive": False, "pieces": 1}
+    case |= {"fenced": False, "pace": (900, 20_000)}
+    found = 0
+    for seed in range(10):
+        try:
+            perform(case | {"seed": seed}, steps=40, groups_plant=plant)
+        except (AssertionError, CoreError, Deadlock):
+            found += 1
+    assert found >= 6
+
+
+# ---- what it promises ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_rank_that_computes_is_averaged_all_the_same(count: int) -> None:
+    world = World(2, memory=MEMORY)
+    times = []
+
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(PAIR, count), 0, 8.0 * rank)
+        if rank == 0:
+            found = yield from average(handle)
+            times.append(world.now)
+            assert (found.members, handle.recv[0]) == ((0, 1), 4.0)
+            assert (yield from average(handle, np.full(count, 2.0))).staleness == 0
+        else:
+            yield 50 * MS
+            assert (handle.recv == 8.0).all()
+            found = yield from average(handle, np.full(count, 1.0))
+            assert (found.staleness, handle.recv[0]) == (2, 5.5)
+        yield from end(handle)
+
+    run(world, program)
+    assert times[0] < MS
+
+
+def test_wait_gives_the_model_as_of_its_average_even_if_others_come_after() -> None:
+    world = World(3, memory=MEMORY)
+
+    def program(rank: int) -> Program:
+        star = GossipOptions(((1,), (0,), (0,)), 5)
+        handle = yield ("gossip_init", star, 0, 4.0 * rank)
+        yield rank * MS
+        yield ("gossip_start", handle)
+        yield 10 * MS
+        yield ("wait", handle)
+        assert (handle.recv == [2.0, 2.0, 5.0][rank]).all()
+        yield from end(handle)
+
+    run(world, program)
+
+
+def test_flush_is_the_average_of_all_and_takes_what_was_added() -> None:
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(((1, 2), (0,), (0,)), 3), 0, 3.0 * rank)
+        yield ("gossip_start", handle, np.full(3, 1.0))
+        found = yield ("flush", handle)
+        assert found.members == (0, 1, 2) and np.allclose(handle.recv, 4.0)
+        assert (yield from average(handle)).round > found.round  # the handle goes on
+        yield from end(handle)
+
+    run(World(3, memory=MEMORY), program)
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_free_discards_an_outstanding_request(count: int) -> None:
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(PAIR, count))
+        if rank == 0:
+            yield ("call", handle, handle.hold())
+            yield 5 * MS
+            yield ("call", handle, handle.release())
+        else:
+            yield MS
+            yield ("gossip_start", handle, np.ones(count))
+        assert (yield ("free", handle)) == (rank == 1)
+        yield ("ctx_free",)
+
+    run(World(2, memory=MEMORY), program)
+
+
+def test_ranks_that_left_stay_members() -> None:
+    """Inside another collective call, away, and freeing the same handle."""
+    world = World(3, memory=MEMORY)
+
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(((1, 2), (0,), (0,)), 9), 0, rank)
+        if rank == 0:
+            for _ in range(20):
+                yield from average(handle, np.ones(9))
+            yield ("away",)
+            assert world.now < MS
+        else:
+            yield ("away",)
+            yield 5 * MS * rank
+        yield ("back",)
+        other = yield ("init", Options(count=1))
+        yield from end(handle, other)
+
+    run(world, program)
+
+
+def test_several_handles_of_all_kinds() -> None:
+    """Gossip waits for nobody that computes, so no order of handles deadlocks."""
+    for seed in range(6):
+        world = World(4, seed=seed, memory=MEMORY, patience=-1)
+
+        def program(rank: int, seed: int = seed) -> Program:
+            draw = random.Random(f"{seed} {rank}")
+            ring = GossipOptions(((1, 3), (0, 2), (1, 3), (0, 2)), 6)
+            one = yield ("gossip_init", ring)
+            two = yield ("gossip_init", ring)
+            groups = yield ("groups_init", PreduceOptions("random:2", count=6))
+            rounds = yield ("init", Options(count=1, policy=Majority()))
+            for _ in range(draw.randrange(5, 15)):
+                for handle in draw.sample((one, two), 2):
+                    yield ("gossip_start", handle, np.ones(6))
+                yield ("groups_start", groups)
+                yield ("start", rounds)
+                for handle in (groups, rounds, *draw.sample((one, two), 2)):
+                    yield ("wait", handle)
+            yield ("flush", two)
+            yield from end(one, two, groups, rounds)
+
+        run(world, program)
+
+
+# ---- the model itself ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_who_holds_the_model_has_it_alone(count: int) -> None:
+    world = World(2, memory=MEMORY)
+
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(PAIR, count))
+        if rank == 0:
+            yield ("gossip_start", handle, np.full(count, 1.0))
+            yield ("call", handle, handle.hold())
+            held = handle.model
+            assert (held == 0.5).all()
+            for value in range(10):
+                held[:] = value
+                yield MS
+                assert (held == value).all()
+            yield ("call", handle, handle.release())
+            assert (yield ("wait", handle)).round and (handle.recv == 0.5).all()
+        else:
+            yield MS
+            yield from average(handle)
+            assert world.now > 9 * MS and (handle.recv == (9 + 0.5) / 2).all()
+        yield from end(handle)
+
+    run(world, program)
+
+
+def test_calls_that_can_wait_are_refused_while_the_model_is_held() -> None:
+    def refused(request: Any, why: str) -> Program:
+        with pytest.raises(CoreError, match=why) as error:
+            yield request
+        assert error.value.status == lib.PP_ERR_STATE
+
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(PAIR, 2))
+        other = yield ("gossip_init", GossipOptions(PAIR, 2))
+        yield ("gossip_start", other)
+        yield ("call", handle, handle.hold())
+        for request in (("wait", other), ("flush", handle), ("free", other), ("away",)):
+            yield from refused(request, r"inside locked\(\)")
+        yield from refused(("gossip_init", GossipOptions(PAIR, 2)), r"inside locked\(\)")
+        yield from refused(("gossip_start", handle), r"inside locked\(\)")
+        yield from refused(("call", other, other.hold()), r"inside locked\(\)")
+        yield from refused(("ctx_free",), r"inside locked\(\)")
+        yield ("call", handle, handle.release())
+        yield ("wait", other)
+        yield ("call", handle, handle.release())  # nothing is held: nothing to do
+        yield from end(handle, other)
+
+    run(World(2, memory=MEMORY), program)
+
+
+def test_a_hold_that_was_given_up_before_it_came() -> None:
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(PAIR, 30), 0, 1.0)
+        if rank == 0:
+            yield ("call", handle, handle.hold())
+            yield 20 * MS
+            yield ("call", handle, handle.release())
+        else:
+            yield MS
+            yield ("gossip_start", handle, np.ones(30))  # waits for rank 0
+            hold = handle.hold(0)
+            yield ("call", handle, hold)
+            yield ("call", handle, handle.release())
+            assert (yield ("wait", handle)).round
+            assert (yield from average(handle)).members == (0, 1)
+        yield from end(handle)
+
+    run(World(2, memory=MEMORY), program)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_pieces_that_are_not_like_the_handles_are_refused() -> None:
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", GossipOptions(PAIR, 4, pieces=2))
+        call = handle.start(np.ones(4))
+        with pytest.raises(CoreError, match="as many, and as long") as refused:
+            yield ("call", handle, call._replace(arguments=(*call.arguments[:-1], 1)))
+        assert refused.value.status == lib.PP_ERR_ARGUMENT
+        assert (yield from average(handle)).round
+        yield from end(handle)
+
+    run(World(2, memory=MEMORY), program)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (GossipOptions(((1,), (0, 2), (1,))), r"graph of a test \(\w{8}\)"),
+        (GossipOptions(((1, 2), (0,), (0,)), 2), "2 elements"),
+        (GossipOptions(((1, 2), (0,), (0,)), dtype="float32"), "float32"),
+        (GossipOptions(((1, 2), (0,), (0,)), raw=(("type", lib.PP_INT32),)), "floating numbers"),
+        (GossipOptions(((0,), (0,), (0,))), "neighbour 0 of rank 0"),
+        ("a complaint of the caller", "a complaint of the caller"),
+    ],
+)
+def test_ranks_that_differ_are_told_so(other: Any, why: str) -> None:
+    def program(rank: int) -> Program:
+        options = GossipOptions(((1, 2), (0,), (0,)))
+        with pytest.raises(CoreError, match=why):
+            yield ("gossip_init", other if rank == 2 else options)
+        yield from end((yield ("gossip_init", options)))
+
+    run(World(3, memory=MEMORY), program)
+
+
+@pytest.mark.parametrize("memory", [(), (300, 1000, 2)])
+def test_between_nodes_it_is_not_there_yet(memory: Sequence[int]) -> None:
+    def program(rank: int) -> Program:
+        with pytest.raises(CoreError, match="not there yet") as refused:
+            yield ("gossip_init", GossipOptions(((1,), (0, 2), (1, 3), (2,))))
+        assert refused.value.status == lib.PP_ERR_ARGUMENT
+        yield ("ctx_free",)
+
+    run(World(4, memory=tuple(memory)), program)
