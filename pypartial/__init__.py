@@ -44,6 +44,7 @@ from .errors import (
     ThreadLevelError,
     TimeoutError,
 )
+from .gossip import GossipRequest
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .preduce import PreduceRequest
 from .status import Activation, Cause, Stats, Status
@@ -64,6 +65,7 @@ __all__ = [
     "Error",
     "FirstOf",
     "Full",
+    "GossipRequest",
     "Majority",
     "MismatchError",
     "PeerFailedError",

@@ -33,6 +33,7 @@ from ._arguments import (
 from ._aside import seen
 from ._calls import Away, CollectiveCalls
 from ._elements import type_name
+from ._gossip_init import GossipInit
 from ._ipc import ipc_from
 from ._launch import alone
 from ._names import PROGRESS, TRANSPORT
@@ -58,7 +59,7 @@ _REMEDY = (
 )
 
 
-class Context(AllreduceInit, PreduceInit):
+class Context(AllreduceInit, GossipInit, PreduceInit):
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or

@@ -107,13 +107,14 @@ _WORDS = slice(6, 22)
 
 
 class GroupResult(NamedTuple):
-    """What a request of P-Reduce completed with; `Status` describes the fields."""
+    """What a request of P-Reduce, or of gossip, completed with; `Status` describes the fields."""
 
     round: int
     iteration: int
     group: tuple[int, ...]
     weights: tuple[float, ...]
     initial: float
+    staleness: int | None = None  # None: of P-Reduce
 
 
 class Status:
@@ -170,6 +171,8 @@ class Status:
     staleness : int
         How old this rank's oldest contribution in `round` is: `round` minus the round that the
         contribution's own call was given. 0 if the contribution is fresh, or if this rank has none.
+        Of gossip: how many averages had changed this rank's model between the last result and this
+        Start.
     activation : Activation
         ``"internal"`` if this rank triggered the round by its own call, ``"external"`` if other
         ranks did.
@@ -305,6 +308,8 @@ class Status:
     @property
     def staleness(self) -> int:
         """How many rounds old this rank's oldest contribution in `round` is; 0 if fresh or none."""
+        if isinstance(self._data, GroupResult) and self._data.staleness is not None:
+            return self._data.staleness
         return self._decode()[24]
 
     @property
@@ -332,8 +337,9 @@ class Status:
         if not self._data:
             return "Status(empty)"
         if isinstance(self._data, GroupResult):
-            values = (f"{name}={value}" for name, value in self._data._asdict().items())
-            return f"Status({', '.join(values)})"
+            values = self._data._asdict().items()
+            told = (f"{name}={value}" for name, value in values if value is not None)
+            return f"Status({', '.join(told)})"
         rounds = f"round={self.round}"
         if self.first != self.round:
             rounds += f", first={self.first}"

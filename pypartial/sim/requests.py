@@ -227,7 +227,7 @@ class Requests:
         return self._given(rank, handle, handle.collect("pp_test"))
 
     def _call(self, rank: int, handle: AnyHandle, call: Call) -> Poll:
-        return self._do(rank, handle.context, call)
+        return self._do(rank, handle.context, call, give=int)
 
     def _more(self, rank: int, handle: AnyHandle) -> Poll:
         return self._given(rank, handle, handle.collect("pp_more"))

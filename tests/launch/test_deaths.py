@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.deaths import GO_ON, MOMENTS, MOMENTS_OF_GROUPS, complaints, kill
+from support.deaths import (
+    GO_ON,
+    MOMENTS,
+    MOMENTS_OF_GOSSIP,
+    MOMENTS_OF_GROUPS,
+    complaints,
+    kill,
+)
 from support.mpirun import why_no_hosts
 
 LIMIT_S = 180
@@ -68,6 +75,14 @@ def test_in_groups(go_on, transport, victim):
     how = {"transport": transport, "go_on": go_on, "seed": victim}
     run, seen = check(GROUP * len(MOMENTS_OF_GROUPS), MOMENTS_OF_GROUPS, victim, **how)
     check_all_told(run, seen, go_on, MOMENTS_OF_GROUPS)
+
+
+@pytest.mark.parametrize(("go_on", "victim"), [*zip(GO_ON, (0, -1), strict=True)])
+def test_in_gossip(go_on, victim):
+    """In an average of small or large models, and while it has its model for itself."""
+    how = {"transport": "auto", "go_on": go_on, "seed": victim}
+    run, seen = check(GROUP * len(MOMENTS_OF_GOSSIP), MOMENTS_OF_GOSSIP, victim, **how)
+    check_all_told(run, seen, go_on, MOMENTS_OF_GOSSIP)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ EXAMPLES = [
             ),
             (
                 "pypartial/context.py",
-                "class Context(AllreduceInit, PreduceInit):",
-                "class Context(AllreduceInit, BarrierInit, PreduceInit):",
+                "class Context(AllreduceInit, GossipInit, PreduceInit):",
+                "class Context(AllreduceInit, BarrierInit, GossipInit, PreduceInit):",
             ),
             (
                 "pypartial/context.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -384,7 +385,39 @@ def test_calls_that_can_wait_are_refused_while_the_model_is_held() -> None:
     run(World(2, memory=MEMORY), program)
 
 
-def test_a_hold_that_was_given_up_before_it_came() -> None:
+def test_holds_that_are_given_up_hold_nobody_up() -> None:
+    """A rank that asks for its model, and lets it go whether it has come or not."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(5):
+        sums = []
+
+        def program(rank: int, seed: int = seed, sums: list[float] = sums) -> Program:
+            draw = random.Random(f"{seed} {rank}")
+            handle = yield ("gossip_init", GossipOptions(((1, 2), (0, 2), (0, 1)), 40))
+            for _ in range(30):
+                yield draw.choice((0, 500))
+                if rank < 2:
+                    yield from average(handle, np.ones(40))
+                    continue
+                try:
+                    status = yield ("call", handle, handle.hold(0))
+                    outcomes["pending" if status else "held"] += 1
+                    yield ("call", handle, handle.release())
+                    yield ("gossip_start", handle)
+                    yield ("wait", handle)
+                except CoreError as error:
+                    assert "was interrupted has not ended yet" in error.text
+                    outcomes["refused"] += 1
+            yield ("flush", handle)
+            sums.append(handle.recv.sum())
+            yield from end(handle)
+
+        run(World(3, seed=seed, memory=(1000, 20_000)), program)
+        assert np.allclose(sums, 40 * 20)
+    assert min(outcomes[what] for what in ("pending", "held", "refused")) > 5, outcomes
+
+
+def test_a_hold_that_was_given_up_before_it_was_asked_for() -> None:
     def program(rank: int) -> Program:
         handle = yield ("gossip_init", GossipOptions(PAIR, 30), 0, 1.0)
         if rank == 0:

@@ -159,6 +159,28 @@ def in_flush_of_groups():
         request.Flush()
 
 
+def in_gossip(count):
+    request = opened().Gossip_init(np.ones(count), pp.topology.complete())
+    rounds(request, 3)
+    request.Flush()
+    yield
+    die_soon()
+    while True:
+        request.Start(add=np.ones(count))
+        request.Wait()
+
+
+def while_it_holds_its_model():
+    request = opened().Gossip_init(np.ones(4), pp.topology.complete())
+    request.Flush()
+    yield
+    if dies:
+        with request.locked():
+            die()
+    while True:  # one of these averages is with the dead
+        rounds(request, 1)
+
+
 MOMENTS = {
     "wait": in_wait,
     "round": in_a_round,
@@ -169,6 +191,9 @@ MOMENTS = {
     "groups": in_small_groups,
     "models": in_large_groups,
     "averages": in_flush_of_groups,
+    "gossip": lambda: in_gossip(SMALL),
+    "neighbours": lambda: in_gossip(LARGE),
+    "held": while_it_holds_its_model,
 }
 
 
