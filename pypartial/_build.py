@@ -94,6 +94,6 @@ def module(name: str, headers: list[str], sources: list[str], simulates: bool) -
 
 SOURCES = files("*.c")
 REAL = [source for source in SOURCES if not SIMULATION.match(source)]
-HEADERS = ["pypartial.h", "pypartial_device.h", "pypartial_gossip.h"]
+HEADERS = ["pypartial.h", "pypartial_device.h", "pypartial_gossip.h", "pypartial_queues.h"]
 ffi = module("_core", HEADERS, REAL, simulates=False)
 sim_ffi = module("_core_sim", [*HEADERS, "pypartial_sim.h"], SOURCES, simulates=True)

@@ -156,6 +156,32 @@ class Lib:
     PP_GROUPS_FLUSH: int
     PP_GROUPS_END: int
     PP_GROUPS_DIFFER: int
+    PP_QUEUES_TOKENS: int
+    PP_QUEUES_NOTIFY_ACK: int
+    PP_QUEUES_NONE: int
+    PP_QUEUES_PROTOCOL_COUNT: int
+    PP_QUEUES_UNSET: int
+    PP_QUEUES_MOST: int
+    PP_QUEUES_START: int
+    PP_QUEUES_WAIT: int
+    PP_QUEUES_AVERAGED: int
+    PP_QUEUES_LEAVE: int
+    PP_QUEUES_BACK: int
+    PP_QUEUES_UPDATE: int
+    PP_QUEUES_HEADER: int
+    PP_QUEUES_GONE: int
+    PP_QUEUES_LEFT: int
+    PP_QUEUES_HERE: int
+    PP_QUEUES_TOKEN: int
+    PP_QUEUES_UNBOUND: int
+    PP_QUEUES_NOTHING: int
+    PP_QUEUES_SEND: int
+    PP_QUEUES_OMIT: int
+    PP_QUEUES_ANNOUNCE: int
+    PP_QUEUES_AVERAGE: int
+    PP_QUEUES_ENTER: int
+    PP_QUEUES_TELL_LEFT: int
+    PP_QUEUES_TELL_HERE: int
     PP_STATIC_PHASES: int
     PP_DOT: int
     PP_GOAL: int
@@ -249,6 +275,7 @@ class Lib:
     def pp_gossip_release(self, handle: CData, /) -> int: ...
     def pp_ctx_nodes(self, ctx: CData, node_of: CData, /) -> int: ...
     def pp_groups_static_table(self, nodes: int, per_node: int, table: CData, /) -> int: ...
+    def pp_queues_check(self, plan: CData, /) -> int: ...
     def pp_start(self, coll: CData, /) -> int: ...
     def pp_wait(self, coll: CData, timeout_us: int, result: CData, /) -> int: ...
     def pp_test(self, coll: CData, result: CData, /) -> int: ...

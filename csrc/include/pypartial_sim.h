@@ -3,14 +3,14 @@
  *
  * The simulated ranks' programs call the functions of pypartial.h; its conventions hold here, too.  All functions are
  * local and never block.  One thread drives a simulation.
- * Besides csrc/sim only the simulated transport, fenced memory, the engine (for planted defects and counters) and the
- * generators of groups (for planted defects) include this file.  pypartial/_build.py hands everything between the two
+ * Besides csrc/sim only the simulated transport, fenced memory, the engine (for planted defects and counters), the
+ * generators of groups and queues (for planted defects) include this file.  pypartial/_build.py hands everything between the two
  * CDEF marks to cffi.
  */
 #ifndef PYPARTIAL_SIM_H
 #define PYPARTIAL_SIM_H
 
-#include "pypartial.h"
+#include "pypartial_queues.h"
 
 /* CDEF BEGIN */
 
@@ -282,6 +282,40 @@ pp_status_t pp_sim_groups_static(int32_t nodes, int32_t per_node, uint64_t phase
 /* The weights of a group of ranks of these iterations, and of the initial model. */
 pp_status_t pp_sim_groups_weights(int32_t kind, double alpha, int32_t count, const uint64_t *iterations,
                                   double *weights, double *initial);
+
+/* ---- queues: Hop's rules by themselves ----------------------------------------------------------- */
+
+/* Planted defects of queues (pp_queues_plan_t.plant); only simulations can have them. */
+typedef enum pp_queues_plant {
+    PP_QUEUES_PLANT_NONE,
+    PP_QUEUES_PLANT_LOST_TOKEN,    /* now and then an iteration is not announced */
+    PP_QUEUES_PLANT_TWICE,         /* staleness: an update within the bound is averaged again */
+    PP_QUEUES_PLANT_LATE_TOKENS,   /* a jump is announced when the rank enters, not when it decides */
+    PP_QUEUES_PLANT_FRESH_ONLY,    /* staleness: each average needs a new update of each (Fig. 9, line 7 as printed) */
+    PP_QUEUES_PLANT_COUNT
+} pp_queues_plant_t;
+
+typedef struct pp_sim_queues pp_sim_queues_t;
+
+/* Opens the state of one rank.  `weights`: of each in-neighbour, where the plan says so; else NULL.  PP_ERR_ARGUMENT: a
+   wrong value. */
+pp_status_t pp_sim_queues_open(const pp_queues_plan_t *plan, const double *weights, pp_sim_queues_t **queues);
+/* An event, and then each of the actions that are due, one at a time. */
+pp_status_t pp_sim_queues_event(pp_sim_queues_t *queues, int32_t event, int32_t neighbour, int64_t iteration);
+void        pp_sim_queues_next(pp_sim_queues_t *queues, pp_queues_action_t *action);
+/* Questions: csrc/queues/queues.h. */
+int32_t     pp_sim_queues_wants(const pp_sim_queues_t *queues, int32_t out);
+int32_t     pp_sim_queues_tells(const pp_sim_queues_t *queues, int32_t in);
+int32_t     pp_sim_queues_awaits_update(const pp_sim_queues_t *queues, int32_t in);
+int32_t     pp_sim_queues_awaits_token(const pp_sim_queues_t *queues, int32_t out);
+int64_t     pp_sim_queues_due(const pp_sim_queues_t *queues);
+int64_t     pp_sim_queues_oldest(const pp_sim_queues_t *queues);
+int32_t     pp_sim_queues_size(const pp_sim_queues_t *queues, int64_t iteration, int32_t in);
+void        pp_sim_queues_result(const pp_sim_queues_t *queues, pp_queues_result_t *result);
+int64_t     pp_sim_queues_ring(const pp_queues_plan_t *plan);
+/* Moves the state to another address, and overwrites the memory where it was. */
+pp_status_t pp_sim_queues_move(pp_sim_queues_t *queues);
+void        pp_sim_queues_free(pp_sim_queues_t *queues);
 
 /* CDEF END */
 
