@@ -11,12 +11,13 @@ from ._make import AnyArguments, make
 from ._names import TYPE
 from .errors import ArgumentError
 from .gossip import GossipRequest, Settings, shape_of
-from .topology import Topology, parse
+from .topology import as_topology
 
 if TYPE_CHECKING:
     from ._core import CData
     from ._native import Native
     from .context import Context
+    from .topology import Topology
 
 
 class GossipInit:
@@ -132,12 +133,7 @@ class Arguments(AnyArguments):
         cls, buf: Any, topology: Any, mode: Any, initiators: Any, continuous: Any
     ) -> Arguments:
         """Read the arguments."""
-        found = parse(topology) if isinstance(topology, str) else topology
-        if not isinstance(found, Topology):
-            raise ArgumentError(
-                "topology must be a topology such as pypartial.topology.ring(), or its text, not "
-                f"{topology!r}"
-            )
+        found = as_topology(topology)
         _choose("mode", mode, ("async",), "sync")
         _choose("initiators", initiators, ("all", "active"))
         _choose("continuous", continuous, (False,), True)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 __all__ = [
-    *("RankGraph", "Topology", "bipartite_exponential", "complete", "double_ring", "exponential"),
-    *("hypercube", "machines", "of", "parse", "ring", "ring_based", "star", "torus"),
+    *("RankGraph", "Topology", "as_topology", "bipartite_exponential", "complete", "double_ring"),
+    *("exponential", "hypercube", "machines", "of", "parse", "ring", "ring_based", "star", "torus"),
 ]
 
 Ints = npt.NDArray[np.int32]
@@ -256,6 +256,18 @@ def parse(text: str) -> Topology:
         f"{text!r} is not a topology: write {', '.join(_EDGES)}, torus:ROWSxCOLUMNS, "
         "machines:SIZE,SIZE,... or machines:SIZE,SIZE,...:RANK-RANK,..."
     )
+
+
+def as_topology(value: Any) -> Topology:
+    """Return a topology that is given as one, or as its text."""
+    if isinstance(value, str):
+        return parse(value)
+    if not isinstance(value, Topology):
+        raise ArgumentError(
+            "topology must be a topology such as pypartial.topology.ring(), or its text, not "
+            f"{value!r}"
+        )
+    return value
 
 
 # ---- how graphs are made -------------------------------------------------------------------------

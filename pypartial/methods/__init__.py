@@ -18,7 +18,8 @@ model, and the worker does everything that concerns other ranks::
         worker.finish()  # collective; x is the same on all ranks
 
 `Synchronous` and `EagerSGD` average gradients over all ranks, in rounds. `PartialReduce` and
-`Ripples` average models inside groups of ranks. `pypartial.torch` is a thin layer over this.
+`Ripples` average models inside groups of ranks, and `ADPSGD` with a neighbour, which may compute
+meanwhile. `pypartial.torch` is a thin layer over this.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from typing import Any
 from ..errors import ArgumentError
 from .base import Method, Worker
 from .eager import EagerSGD, Synchronous
+from .gossip import ADPSGD
 from .groups import PartialReduce, Ripples
 
 __all__ = [
+    "ADPSGD",
     "EagerSGD",
     "Method",
     "PartialReduce",
@@ -41,9 +44,12 @@ __all__ = [
     "check_method",
 ]
 
-_METHODS = ("Synchronous()", "EagerSGD()", "PartialReduce(size)", "Ripples(generator)")
+_METHODS = (
+    *("Synchronous()", "EagerSGD()", "PartialReduce(size)", "Ripples(generator)"),
+    "ADPSGD(topology)",
+)
 # Methods of the literature that are not here yet, as users would spell them in lower case.
-_NOT_YET = {"adpsgd": "AD-PSGD (gossip)", "gossip": "AD-PSGD (gossip)", "hop": "Hop (queues)"}
+_NOT_YET = {"dpsgd": "D-PSGD (queues)", "hop": "Hop (queues)"}
 
 
 def check_method(value: Any) -> Method:

@@ -30,8 +30,8 @@ State = Callable[[], Sequence[Vector]]
 class Method(ABC):
     """How the ranks of a context train a model together: the base of all methods.
 
-    Use one of `Synchronous`, `EagerSGD`, `PartialReduce` and `Ripples`. A method is immutable, and
-    methods are compared by value.
+    Use one of `Synchronous`, `EagerSGD`, `PartialReduce`, `Ripples` and `ADPSGD`. A method is
+    immutable, and methods are compared by value.
     """
 
     @property
@@ -76,7 +76,7 @@ class Method(ABC):
         x : numpy.ndarray
             The model: one-dimensional, contiguous, writable, float32 or float64, of the same length
             and type on all ranks. The worker keeps it and writes it inside its own calls only. An
-            array of `Context.alloc` saves copies in `PartialReduce` and `Ripples`.
+            array of `Context.alloc` saves copies in `PartialReduce`, `Ripples` and `ADPSGD`.
         extra : int, optional
             How many elements gradients have beyond those of `x`. They are averaged like the others,
             if the method averages gradients; an application counts something in them.
@@ -106,9 +106,7 @@ class Method(ABC):
         self, place: Place, ctx: Context, extra: int, state: State | None
     ) -> CommonWorker:
         """Do as `worker`, for a model at a place that may be on a device."""
-        raise ArgumentError(
-            f"{self!r} is not a method of this package, which alone train models on a device"
-        )
+        raise ArgumentError(f"{self!r} trains models in the memory of the host only")
 
     def _in_pieces(self) -> Policy:
         """Return the policy of the rounds, if each may reduce a piece of the gradient only.
@@ -182,8 +180,8 @@ class Worker(ABC):
         Blocking, not collective: it waits as the method's policy or generator says. If `update`
         raises an exception, that passes on, and communicates nothing. With `Synchronous` and
         `EagerSGD` this rank's model then lacks a round, and every later call raises. With
-        `PartialReduce` and `Ripples` the update comes first: after an exception of what follows
-        go on with ``step(None, update)``, because the gradient has been applied.
+        `PartialReduce`, `Ripples` and `ADPSGD` the update comes first: after an exception of what
+        follows go on with ``step(None, update)``, because the gradient has been applied.
 
         Parameters
         ----------
@@ -248,12 +246,13 @@ class Worker(ABC):
         model of a rank counts by the steps that the rank has made since the last flush, those
         without a gradient included. So that of a rank without steps does not count. If all ranks
         have made as many, or none, all models count the same. What `state` returns counts by the
-        steps with a gradient. With their option ``final="equal"`` all count the same.
+        steps with a gradient. With their option ``final="equal"``, and with `ADPSGD`, all count the
+        same.
 
         Parameters
         ----------
         update : callable, optional
-            As in `step`; that of the last `step` if None. `PartialReduce` and `Ripples` need none.
+            As in `step`; that of the last `step` if None. Methods that average models need none.
 
         Returns
         -------
@@ -282,8 +281,8 @@ class Worker(ABC):
         reach its model before they come to a flush, or to their end. There its model counts by its
         few steps; at later ones it does not count. A rank with far fewer batches than others can go
         on by ``step(None, update)`` instead: its model then stays with those of the others, which
-        learn more slowly by it. The worker cannot be used afterwards, except for its attributes and
-        `state_dict`.
+        learn more slowly by it. With `ADPSGD` its neighbours go on averaging with its model. The
+        worker cannot be used afterwards, except for its attributes and `state_dict`.
 
         Parameters
         ----------

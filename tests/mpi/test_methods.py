@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.methods import GROUPS, KINDS, METHODS, ROUNDS, Training, same
+from support.methods import GOSSIP, GROUPS, KINDS, METHODS, ROUNDS, Training, same
 
 import pypartial as pp
-from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.methods import ADPSGD, EagerSGD, PartialReduce, Synchronous
 from pypartial.methods.meeting import Meeting
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3, 4, 5)]
@@ -29,7 +29,16 @@ def ctx(comm) -> Iterator[pp.Context]:
 @pytest.fixture
 def make(comm, request):
     """The method of a name on so many ranks."""
+    if request.param in GOSSIP:
+        request.getfixturevalue("one_node")
     return METHODS[request.param](comm.size)
+
+
+@pytest.fixture
+def one_node(comm, ctx):
+    """For what needs ranks that share memory."""
+    if not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size:
+        pytest.skip("not all ranks share memory (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")
 
 
 # ---- every method -------------------------------------------------------------------------------
@@ -62,7 +71,10 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
     assert not training.x[comm.size :].any()
     given, made = (np.array(comm.allgather(n), float) for n in (training.given, training.steps))
     model, total = training.x[: comm.size], training.total()
-    if name not in ROUNDS:
+    if name in GOSSIP:  # others have changed the models behind these steps
+        np.testing.assert_allclose(model, given, rtol=1e-12)
+        assert len(training.applied) == training.steps
+    elif name not in ROUNDS:
         assert all(comm.rank in status.group for status in statuses)
         assert len(training.applied) == training.steps
         models, counts = np.array(comm.allgather(own)), np.array(comm.allgather(steps))
@@ -85,7 +97,7 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
         assert same(comm, worker.rounds, np.array(training.applied))
 
 
-@pytest.mark.parametrize("make", KINDS, indirect=True)
+@pytest.mark.parametrize("make", [*KINDS, *GOSSIP], indirect=True)
 def test_a_flush_makes_models_equal_and_the_training_goes_on(comm, ctx, make):
     """Also while a rank that has finished takes part in the others' flushes."""
     training = Training(comm, ctx, make)
@@ -102,7 +114,7 @@ def test_a_flush_makes_models_equal_and_the_training_goes_on(comm, ctx, make):
     assert same(comm, training.x)
 
 
-@pytest.mark.parametrize("make", KINDS, indirect=True)
+@pytest.mark.parametrize("make", [*KINDS, *GOSSIP], indirect=True)
 def test_nobody_makes_a_step(comm, ctx, make):
     training = Training(comm, ctx, make)
     training.finish()
@@ -122,7 +134,7 @@ def fail(gradient):
     raise KeyError("mine")
 
 
-@pytest.mark.parametrize("make", GROUPS, indirect=True)
+@pytest.mark.parametrize("make", [*GROUPS, *GOSSIP], indirect=True)
 def test_an_update_of_a_group_that_raises(comm, ctx, make):
     """The exception passes on, and communicates nothing: the next step works."""
     training = Training(comm, ctx, make)
@@ -233,7 +245,9 @@ def test_a_step_behind_an_interrupt_leaves_what_is_on_its_way(comm, make, copy):
 
 
 @pytest.mark.parametrize(
-    "make", ["synchronous", "majority-each", "solo-sum", "solo-latest", *GROUPS], indirect=True
+    "make",
+    ["synchronous", "majority-each", "solo-sum", "solo-latest", *GROUPS, *GOSSIP],
+    indirect=True,
 )
 def test_a_checkpoint(comm, make):
     """What is loaded is what was saved, and the numbers go on from there."""
@@ -613,6 +627,118 @@ def test_a_step_behind_an_interrupt_of_one_of_groups(comm, ctx, where):
     assert same(comm, training.x)
 
 
+# ---- models averaged with a neighbour ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", GOSSIP, indirect=True)
+def test_models_and_states_count_the_same_in_gossip(comm, ctx, make):
+    """Whatever the numbers of steps; and momentum stays a rank's own until a flush."""
+    x = ctx.alloc(4, "f8")
+    optimizer = Momentum(x)
+    worker = make.worker(ctx, x, state=optimizer.state)
+    for period in range(3):
+        before, velocity, down = x.copy(), optimizer.velocity.copy(), 0
+        for _ in range(2 + 3 * comm.rank * (period % 2)):
+            worker.step(np.full(4, 1.0 + comm.rank), optimizer.update)
+            velocity = 0.5 * velocity + 1 + comm.rank
+            down += velocity
+            assert np.array_equal(optimizer.velocity, velocity)
+        worker.flush()
+        assert same(comm, x, optimizer.velocity)
+        with ctx.away():
+            models, velocities = zip(*comm.allgather((before - down, velocity)), strict=True)
+        np.testing.assert_allclose(x, np.mean(models, 0), rtol=1e-12)
+        np.testing.assert_allclose(optimizer.velocity, np.mean(velocities, 0), rtol=1e-12)
+    worker.finish()
+    assert same(comm, x)
+
+
+@pytest.mark.parametrize("make", GOSSIP, indirect=True)
+def test_what_a_program_writes_to_the_model_counts(comm, ctx, make):
+    """Between steps, before a flush, and in an update that raises."""
+    x = np.zeros(3)
+    worker = make.worker(ctx, x)
+
+    def add(gradient):
+        np.add(x, gradient, out=x)
+
+    def fail_late(gradient):
+        add(gradient)
+        raise KeyError("late")
+
+    worker.step(np.full(3, 1.0), add)
+    x += 2
+    worker.step(None, add)
+    with pytest.raises(KeyError, match="late"):
+        worker.step(np.full(3, 4.0), fail_late)
+    worker.step(None, add)
+    x += 8 * comm.rank
+    worker.flush()
+    np.testing.assert_allclose(x, 7 + 4 * (comm.size - 1), rtol=1e-12)
+    x[:] = 5  # as a checkpoint that is loaded on all ranks
+    worker.finish()
+    np.testing.assert_allclose(x, 5, rtol=1e-12)
+
+
+@pytest.mark.parametrize("where", ["before", "behind", "flush"])
+@pytest.mark.parametrize("make", GOSSIP, indirect=True)
+def test_an_interrupt_in_gossip_loses_nothing(comm, make, where, monkeypatch):
+    """As by Ctrl-C before a wait, behind it, or behind a flush; nothing counts twice, too."""
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        training = Training(comm, ctx, make)
+        training.step(1)
+        if where != "flush":
+            step_interrupted(comm, training, where)
+        else:
+            flush = type(training.worker._request)._collect_call
+            patch = lambda *rest: interrupt(flush(*rest))  # noqa: E731
+            monkeypatch.setattr(type(training.worker._request), "_collect_call", patch)
+            with pytest.raises(KeyboardInterrupt):
+                training.worker.flush()
+            monkeypatch.undo()
+            training.step(1)
+        training.step(1)
+        training.finish()
+        assert same(comm, training.x)
+        np.testing.assert_allclose(training.x[: comm.size], 3, rtol=1e-12)
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_a_rank_that_computes_holds_nobody_up(comm, ctx, one_node):
+    """The others make their steps while rank 0 is in an update, and average with it."""
+    x = ctx.alloc(1, "f8")
+    worker = ADPSGD("complete").worker(ctx, x)
+
+    def update(gradient):
+        if comm.rank == 0:
+            for rank in range(1, comm.size):
+                comm.recv(source=rank)
+
+    if comm.rank:
+        for _ in range(20):
+            worker.step(np.zeros(1), update)
+        comm.send(None, 0)
+    else:
+        worker.step(np.zeros(1), update)
+    worker.finish()
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_gossip_that_the_ranks_do_not_allow(comm, ctx, one_node):
+    for method, words in [
+        (ADPSGD("torus:4x4"), "number of ranks must be 16"),
+        (ADPSGD("complete", "active"), "odd cycle"),
+    ]:
+        if comm.size > 2 or "torus" in repr(method):
+            with pytest.raises(pp.ArgumentError, match=words):
+                method.worker(ctx, np.zeros(2))
+    method = ADPSGD("star" if comm.rank else "complete")
+    if comm.size > 2:
+        with pytest.raises(pp.MismatchError, match=r"workers differ.*complete.*star"):
+            method.worker(ctx, np.zeros(2))
+    Training(comm, ctx, ADPSGD("complete")).finish()
+
+
 def test_what_counts_nothing_does_not_matter(comm, ctx):
     meeting = Meeting(ctx)
     weights = [rank % 3 for rank in range(comm.size - 1)] + [2]
@@ -676,7 +802,7 @@ def test_a_rank_that_is_away_meets_one_that_synchronises(comm, ctx):
     assert training.x.tolist()[: comm.size] == [3.0, *[1.0] * (comm.size - 2), 2.0]
 
 
-@pytest.mark.parametrize("make", KINDS, indirect=True)
+@pytest.mark.parametrize("make", [*KINDS, *GOSSIP], indirect=True)
 def test_calls_of_the_application_while_away(comm, ctx, make):
     training = Training(comm, ctx, make)
     for step in range(12):

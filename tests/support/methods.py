@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import pypartial as pp
-from pypartial.methods import EagerSGD, Method, PartialReduce, Ripples, Synchronous, Worker
+from pypartial.methods import ADPSGD, EagerSGD, Method, PartialReduce, Ripples, Synchronous, Worker
 
 Vector = np.ndarray[Any, Any]
 Make = Callable[[int], Method]  # from the number of ranks
@@ -52,7 +52,11 @@ GROUPS: dict[str, Make] = {
     "ripples-random": lambda ranks: Ripples(pp.groups.Random(2)),
     "ripples-smart": lambda ranks: Ripples(pp.groups.Smart(2)),
 }
-METHODS = ROUNDS | GROUPS
+GOSSIP: dict[str, Make] = {
+    "ad-psgd": lambda ranks: ADPSGD("complete"),
+    "ad-psgd-active": lambda ranks: ADPSGD(pp.topology.star(), "active"),
+}
+METHODS = ROUNDS | GROUPS | GOSSIP
 # One of each kind of worker, for what does not depend on policies and generators.
 KINDS = ["synchronous", "majority-each", "majority-sum", "solo-latest-sync4", "partial-reduce"]
 

@@ -9,6 +9,7 @@ import pytest
 import pypartial as pp
 from pypartial import methods
 from pypartial.methods import (
+    ADPSGD,
     EagerSGD,
     Method,
     PartialReduce,
@@ -18,7 +19,7 @@ from pypartial.methods import (
 )
 from pypartial.methods.state import average_state, check_state, shapes
 
-ALL = [Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3))]
+ALL = [Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3)), ADPSGD("ring")]
 
 
 # ---- values -------------------------------------------------------------------------------------
@@ -27,7 +28,10 @@ ALL = [Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3))]
 def test_methods_are_values():
     for method in ALL:
         assert isinstance(method, Method)
-        assert eval(repr(method), vars(methods) | vars(pp) | vars(pp.groups)) == method
+        assert (
+            eval(repr(method), vars(methods) | vars(pp) | vars(pp.groups) | vars(pp.topology))
+            == method
+        )
         assert pickle.loads(pickle.dumps(method)) == method
         assert len({method, dataclasses.replace(method)}) == 1
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -46,6 +50,7 @@ def test_values_are_kept_as_their_types():
         "PartialReduce(size=4, weights='dynamic', alpha=0.25, missing='closest', history='auto', "
         "unfreeze=True, backend='auto', final='steps')"
     )
+    assert ADPSGD("torus:2x3") == ADPSGD(pp.topology.torus(2, 3), initiators="all")
     method = PartialReduce(2, history=np.int64(5), unfreeze=np.False_)
     assert (type(method.history), method.unfreeze) == (int, False)
 
@@ -76,6 +81,9 @@ def test_values_are_kept_as_their_types():
         (lambda: Ripples(pp.groups.Smart(3), final="mean"), "final must be one of"),
         (lambda: Ripples("smart:3"), "generator must be one of pypartial.groups"),
         (lambda: Ripples(pp.groups.Smart), "generator must be one of pypartial.groups"),
+        (lambda: ADPSGD("ringlet"), "'ringlet' is not a topology"),
+        (lambda: ADPSGD(pp.topology.ring), "topology must be a topology such as"),
+        (lambda: ADPSGD("ring", "passive"), "initiators must be one of 'all', 'active'"),
         (lambda: Ripples(pp.groups.Given()), "does not name its group; use Table"),
     ],
 )
@@ -97,16 +105,15 @@ def test_check_method_takes_methods_and_names_the_others():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("hop", "Hop"), ("Hop", "Hop"), ("AD-PSGD", "AD-PSGD"), ("ad_psgd", "AD-PSGD"),
-     ("gossip", "AD-PSGD"), (type("ADPSGD", (), {}), "AD-PSGD")],
-)  # fmt: skip
+    [("hop", "Hop"), ("Hop", "Hop"), ("D-PSGD", "D-PSGD"), (type("DPSGD", (), {}), "D-PSGD")],
+)
 def test_methods_that_are_not_here_yet_are_refused_by_name(name, words):
     with pytest.raises(pp.ArgumentError, match=f"{words}.*not implemented yet"):
         check_method(name)
 
 
 def test_so_are_their_attributes():
-    for name in ("Hop", "ADPSGD", "AD_PSGD", "Gossip"):
+    for name in ("Hop", "DPSGD", "D_PSGD"):
         with pytest.raises(AttributeError, match="not implemented yet; there are Synchronous"):
             getattr(methods, name)
     with pytest.raises(AttributeError, match="has no attribute 'Eager'"):
