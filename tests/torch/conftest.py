@@ -50,6 +50,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     others = (
         *("test_accelerator", "test_backend", "test_hook_buckets", "test_optimizer_bad_input"),
         "test_optimizer_ddp",  # takes long; test_device compares with the CPU
+        "test_optimizer_gossip",  # is for models on the CPU
     )
     return True if name.startswith(others) else None
 

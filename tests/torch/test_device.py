@@ -18,7 +18,7 @@ import pypartial as pp
 import pypartial.torch
 from pypartial._ipc import IPC_FROM, KERNELS
 from pypartial.device import DeviceAllreduceRequest, DevicePreduceRequest
-from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.methods import ADPSGD, EagerSGD, PartialReduce, Synchronous
 from pypartial.torch import HookState, on_device, partial_allreduce_hook, replicas
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
@@ -341,6 +341,12 @@ def test_a_path_that_is_not_possible(comm, ctx, gloo, kernels, monkeypatch, wrap
     else:  # which needs a backward pass
         made._request.Free()
         made._meeting.close()
+
+
+def test_a_method_for_models_on_the_cpu(comm, ctx):
+    with pytest.raises(pp.ArgumentError, match="trains models in the memory of the host only"):
+        pp.torch.DistributedOptimizer(sgd(net()), ctx, ADPSGD("complete"))
+    assert not ctx._requests
 
 
 def test_groups_have_no_addresses_for_mpi(comm, ctx):
