@@ -64,7 +64,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ctx : Context
         If torch.distributed has a process group, of the same size.
     method : pypartial.methods.Method, optional
-        `Synchronous`, `EagerSGD` (the default), `PartialReduce` or `Ripples`, of
+        `Synchronous`, `EagerSGD` (the default), `PartialReduce`, `Ripples` or `ADPSGD`, of
         `pypartial.methods`.
     scheduler : torch.optim.lr_scheduler.LRScheduler, optional
         Made on `optimizer`; not a ``ReduceLROnPlateau``. The wrapper calls its ``step()`` after
@@ -140,7 +140,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     round without any gradient changes nothing. Half precision is widened to float32 on its way, and
     the vector is float64 if any parameter is.
 
-    **Parameters.** They stay where they are, except with `PartialReduce` and `Ripples`: there
+    **Parameters.** They stay where they are, except with methods that average models: there
     ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type, and
     cannot be given other memory afterwards. Saving, loading and copying the model work as before.
     Parameters cannot be added, frozen, converted or moved to another device afterwards.

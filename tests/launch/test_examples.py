@@ -74,6 +74,20 @@ def test_averaging() -> None:
     assert spread == 0, text
 
 
+def test_gossip() -> None:
+    """The slow rank sets the pace of Synchronous alone; by how much depends on the load."""
+    text = run_example("gossip.py")
+    (slow_s, right, _), (seconds, other_right, of_slow) = numbers(
+        r"(\S+) s, (\S+)% right; .* the slow rank (\d+)", text
+    )
+    assert right > 90, text
+    assert other_right > right - 2, text
+    assert slow_s > 400 * 0.012, text
+    assert seconds < slow_s, text
+    assert 0 < of_slow < 400, text
+    assert text.count("differ by 0.0 at most") == 2, text
+
+
 def test_deadline() -> None:
     """How long rank 0 waits, and how many rounds rank 3 is in, depends on the load."""
     text = run_example("deadline.py")
