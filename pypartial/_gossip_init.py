@@ -49,7 +49,8 @@ class GossipInit:
             The model; as `recvbuf` of `Allreduce_init`, in the memory of the host. Elements are
             float16, bfloat16 (of ml_dtypes), float32, float64 or long double; half precision is
             averaged in float32. `GossipRequest` says when the library reads and writes it. Four
-            times its size is taken of the memory that the ranks share.
+            times its size is taken of the memory that the ranks share, and once of the process's own
+            while the models are made.
         topology : Topology or str
             Which ranks are neighbours: of `pypartial.topology`, or a text that
             `topology.parse` reads. In a directed graph a rank draws among those that it sends to.
@@ -77,8 +78,8 @@ class GossipInit:
             there yet, which is also a context whose ranks do not all share the memory of one node.
             The other ranks raise `MismatchError`, so no rank hangs.
         MismatchError
-            If the ranks differ in count, type or graph, or if another rank's arguments are wrong.
-            Every rank raises.
+            If the ranks differ in shapes, memory order, type or graph, or if another rank's arguments
+            are wrong. Every rank raises.
         TimeoutError
             After `timeout` seconds. The same call, made again with the same arguments, goes on with
             it. Until then every other collective call of the context raises.
@@ -116,7 +117,7 @@ class GossipInit:
 
 def _choose(name: str, value: Any, now: Any, *later: Any) -> None:
     """Raise unless a value is one that is there now."""
-    if value not in (*now, *later):
+    if not isinstance(value, (str, bool)) or value not in (*now, *later):
         raise ArgumentError(f"{name} must be one of {(*now, *later)}, not {value!r}")
     if value not in now:
         raise ArgumentError(f"{name}={value!r} is not there yet: use {name}={now[0]!r}")
@@ -176,4 +177,5 @@ class Arguments(AnyArguments):
         config.edges = edges
         told = ffi.new("char[]", text.encode(errors="backslashreplace"))
         config.topology_text = told
+        config.layout = settings.layout
         return config, (pieces, edges, told)

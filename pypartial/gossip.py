@@ -6,6 +6,7 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
@@ -52,6 +53,12 @@ class Settings:
         """Number of elements of all buffers together."""
         return sum(map(math.prod, self.shapes))
 
+    @property
+    def layout(self) -> int:
+        """Which element of a buffer is where, as a number: ranks average element by element."""
+        orders = ["C" if "C" in own else "F" for own in self.orders]
+        return crc32(repr((self.shapes, orders)).encode())
+
     def __str__(self) -> str:
         return f"{self.topology}, {self.count} {self.dtype.name}, '{self.mode}'"
 
@@ -73,6 +80,8 @@ class GossipRequest(Request):
     - A rank that is inside a collective call of the context, or away, or frees the handle, is
       averaged by its neighbours as before, and its own request goes on.
     - `Flush` averages over all ranks. There is no `View`, `More` or `Drain`.
+    - `Free` drops the model, with what was added since the last `Wait`, and returns 0: call `Flush`
+      before.
 
     Notes
     -----
@@ -244,7 +253,7 @@ class GossipRequest(Request):
         ------
         numpy.ndarray, or list of them
             The model, in the shape of `buf`; of float32 if `buf` has elements of half precision.
-            Do not use it after the block.
+            Do not use it after the block: then it is others' memory, or none. Copy what you keep.
 
         Raises
         ------

@@ -143,9 +143,10 @@ class Status:
         newest one of the group. -1: it has not started yet.
     round : int
         Of a group: its serial number. The groups and flushes of a handle are numbered from 1 in the
-        order in which they were formed; 0 if this rank was alone. Of a round: the newest one that
-        was delivered. The rounds of a handle are numbered from 0. The attributes from here to
-        `initiator` describe this round and are identical on every rank.
+        order in which they were formed; 0 if this rank was alone. In gossip making the models,
+        `Read` and `locked` have numbers, too. Of a round: the newest one that was delivered. The
+        rounds of a handle are numbered from 0. The attributes from here to `initiator` describe
+        this round and are identical on every rank.
     active : int
         How many ranks were ready when the round took their contributions (NAP of eager-SGD, section
         6.1).

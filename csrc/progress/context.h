@@ -116,8 +116,7 @@ struct pp_ctx {
     struct pp_kept_region *kept;     /* of freed handles: see pinned.c */
     bool            ending;          /* all ranks free the context, and a thread of this one ends it */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
-    const void     *held;            /* a model that a thread holds (gossip_face.h), and that thread; NULL: none */
-    pthread_t       holder;
+    uint32_t        holds;           /* models that threads of this process hold (gossip_face.h) */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
     bool            order_checked;   /* this rank has asked whether all ranks are in the same call */
     uint64_t        ipc_from;        /* rank 0's: pp_ctx_config_t */
@@ -202,7 +201,7 @@ void        pp_leave(pp_ctx_t *ctx, bool after_start);
 void        pp_leave_flight(pp_ctx_t *ctx, bool after_start);
 
 /* Before a call that can wait.  PP_ERR_STATE: this thread holds a model. */
-pp_status_t pp_check_holds_none(const pp_ctx_t *ctx, const char *what);
+pp_status_t pp_check_holds_none(pp_ctx_t *ctx, const char *what);
 
 /* The number of forks between the start of the program and this process. */
 uint64_t    pp_fork_count(void);

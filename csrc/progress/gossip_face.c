@@ -40,11 +40,18 @@ static pp_status_t ask(pp_ctx_t *ctx, pp_gossip_t *gossip)
     return status < 0 ? status : pp_engine_check(&ctx->engine);
 }
 
+static bool is_holder(const pp_gossip_t *gossip)
+{
+    return gossip->hold == PP_HOLDS && pthread_equal(gossip->holder, pthread_self());
+}
+
 static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_gossip_t *gossip = pp_gossip_of(handle);
     if (gossip->hold != PP_HOLDS_NOTHING)
-        return pp_fail(PP_ERR_STATE, "Start inside locked(): there the model is the application's; change it in place");
+        return is_holder(gossip)
+            ? pp_fail(PP_ERR_STATE, "Start inside locked(): there the model is the application's; change it in place")
+            : pp_fail(PP_ERR_STATE, "Start while another thread is inside locked() or Read");
     pp_look_after_call(ctx);
     PP_TRY(pp_engine_check(&ctx->engine));
     PP_TRY(add(ctx, gossip));
@@ -81,12 +88,15 @@ const pp_face_t pp_gossip_face = {
 
 /* ---- the model itself ------------------------------------------------------------------------------------------ */
 
-pp_status_t pp_check_holds_none(const pp_ctx_t *ctx, const char *what)
+pp_status_t pp_check_holds_none(pp_ctx_t *ctx, const char *what)
 {
-    if (!ctx->held || !pthread_equal(ctx->holder, pthread_self()))
+    if (ctx->holds == 0)
         return PP_OK;
-    return pp_fail(PP_ERR_STATE, "%s inside locked(): it may wait for ranks that wait for the model; leave the block "
-                   "first", what);
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        if (pp_is_gossip(handle) && is_holder(pp_gossip_of(handle)))
+            return pp_fail(PP_ERR_STATE, "%s inside locked(): it may wait for ranks that wait for the model; leave the "
+                           "block first", what);
+    return PP_OK;
 }
 
 static bool has_no_request(const void *arg) { return ((const pp_handle_t *)arg)->request.state != PP_OUTSTANDING; }
@@ -99,10 +109,12 @@ static pp_status_t begin_hold(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t timeou
     pp_handle_t *handle = &gossip->base.handle;
     PP_TRY(pp_check_holds_none(ctx, "locked() or Read"));
     if (gossip->hold == PP_HOLDS)
-        return pp_fail(PP_ERR_STATE, "another thread is inside locked()");
+        return pp_fail(PP_ERR_STATE, "another thread is inside locked() or Read");
     if (gossip->hold == PP_ASKS_TO_HOLD)
         return PP_OK;
     PP_TRY(pp_call_check_none(&ctx->calls, "locked() or Read"));
+    pp_look_after_call(ctx);
+    PP_TRY(pp_engine_check(&ctx->engine));
     pp_status_t status = pp_help_until(ctx, has_no_request, handle, timeout_us, NULL);
     if (status == PP_OK)
         status = pp_gossip_ask_to_hold(gossip);
@@ -119,8 +131,8 @@ pp_status_t pp_gossip_hold_locked(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t ti
     if (status != PP_OK)
         return status;
     gossip->hold = PP_HOLDS;
-    ctx->held = gossip;
-    ctx->holder = pthread_self();
+    gossip->holder = pthread_self();
+    ctx->holds++;
     *model = pp_gossip_model(gossip);
     pthread_mutex_unlock(&ctx->lock);
     pp_gossip_fold(gossip);
@@ -130,8 +142,7 @@ pp_status_t pp_gossip_hold_locked(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t ti
 
 pp_status_t pp_gossip_release_locked(pp_ctx_t *ctx, pp_gossip_t *gossip)
 {
-    if (ctx->held == gossip)
-        ctx->held = NULL;
+    ctx->holds -= gossip->hold == PP_HOLDS;
     PP_TRY(pp_engine_check(&ctx->engine));
     if (gossip->hold == PP_HOLDS_NOTHING)
         return PP_OK;

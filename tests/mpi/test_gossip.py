@@ -210,6 +210,12 @@ def test_what_is_refused_while_the_model_is_locked(comm, ctx):
         thread = threading.Thread(target=other.Wait)
         thread.start()
         thread.join()
+    with one.locked():  # while another thread has, and has had, the model of another request
+        read = threading.Thread(target=lambda: two.Read(np.zeros(2)))
+        read.start()
+        read.join()
+        with pytest.raises(pp.Error, match=r"Flush inside locked\(\)"):
+            one.Flush()
     with pytest.raises(KeyError), one.locked() as model:
         model[:] = 7
         raise KeyError
@@ -359,6 +365,21 @@ def test_ranks_with_different_graphs(comm, ctx):
     graph = pp.topology.ring() if comm.rank else pp.topology.star()
     with pytest.raises(pp.MismatchError, match=r"graph star.*graph ring"):
         ctx.Gossip_init(np.zeros(2), graph)
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (np.zeros((2, 3)), np.zeros((2, 3), order="F")),
+        ([np.zeros(3), np.zeros(2)], [np.zeros(2), np.zeros(3)]),
+    ],
+    ids=["order", "shapes"],
+)
+def test_ranks_whose_elements_are_in_other_places(comm, ctx, first, other):
+    """Averages are made element by element, so they would mix them."""
+    with pytest.raises(pp.MismatchError, match="shapes and order"):
+        ctx.Gossip_init(other if comm.rank else first, "complete")
 
 
 @pytest.mark.sizes(*SIZES)

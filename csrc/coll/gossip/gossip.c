@@ -125,8 +125,8 @@ static pp_status_t check_asks(pp_gossip_t *gossip)
 {
     if (!pp_groups_asks(gossip->base.shared->machine, gossip->base.shared->me))
         return PP_OK;
-    return pp_fail(PP_ERR_STATE, "a call for the model that was interrupted has not ended yet: an average goes on with "
-                   "it; try again");
+    return pp_fail(PP_ERR_STATE, "a call for the model (locked() or Read), of another thread or interrupted, has not ended "
+                   "yet: try again");
 }
 
 /* With the lock, which it releases. */
@@ -224,15 +224,15 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
 {
     const pp_preduce_t *preduce = pp_preduce_of(handle);
     struct {
-        uint64_t count, edges;
+        uint64_t count, edges, layout;
         int32_t  type, plant;
-    } key = {.count = preduce->count, .edges = preduce->table_hash, .type = preduce->config.type,
-             .plant = preduce->config.plan.plant};
+    } key = {.count = preduce->count, .edges = preduce->table_hash, .layout = pp_gossip_of(handle)->layout,
+             .type = preduce->config.type, .plant = preduce->config.plan.plant};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
-    snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s on the graph %s (%08x)",
-             (unsigned long long)preduce->count, pp_type_name(preduce->config.type), preduce->generator_text,
-             (unsigned)preduce->table_hash);
+    snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s, shapes and order %08x, on the graph "
+             "%s (%08x)", (unsigned long long)preduce->count, pp_type_name(preduce->config.type), (unsigned)key.layout,
+             preduce->generator_text, (unsigned)preduce->table_hash);
     return PP_OK;
 }
 
@@ -291,6 +291,7 @@ pp_status_t pp_gossip_new(pp_team_t *team, const pp_gossip_config_t *config, pp_
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     gossip->base.handle = (pp_handle_t){.kind = &kind, .team = team};
     gossip->base.models = &models;
+    gossip->layout = config ? config->layout : 0;
     pp_status_t status = config ? pp_preduce_configure(&gossip->base, &groups, ranks) : PP_OK;
     if (status < 0)
         pp_handle_release(&gossip->base.handle);

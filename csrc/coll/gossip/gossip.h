@@ -36,7 +36,9 @@ typedef struct pp_gossip {
     pp_preduce_t base;
     const pp_piece_t *add;                         /* of the next Start; NULL: nothing */
     uint64_t  staleness;                           /* of the last request */
+    uint64_t  layout;                              /* of the application's arrays, for the comparison of arguments */
     pp_gossip_hold_state_t hold;
+    pthread_t holder;                              /* PP_HOLDS: the thread that does */
     uint64_t  answers;                             /* that were there when it asked to hold the model */
 } pp_gossip_t;
 
