@@ -42,7 +42,7 @@ static pp_status_t ask(pp_ctx_t *ctx, pp_gossip_t *gossip)
 
 static bool is_holder(const pp_gossip_t *gossip)
 {
-    return gossip->hold == PP_HOLDS && pthread_equal(gossip->holder, pthread_self());
+    return gossip->hold == PP_HOLDS && gossip->holder == (uint64_t)pthread_self();
 }
 
 static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
@@ -131,7 +131,7 @@ pp_status_t pp_gossip_hold_locked(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t ti
     if (status != PP_OK)
         return status;
     gossip->hold = PP_HOLDS;
-    gossip->holder = pthread_self();
+    gossip->holder = (uint64_t)pthread_self();
     ctx->holds++;
     *model = pp_gossip_model(gossip);
     pthread_mutex_unlock(&ctx->lock);

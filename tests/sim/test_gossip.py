@@ -406,7 +406,7 @@ def test_holds_that_are_given_up_hold_nobody_up() -> None:
                     yield ("gossip_start", handle)
                     yield ("wait", handle)
                 except CoreError as error:
-                    assert "was interrupted has not ended yet" in error.text
+                    assert "interrupted, has not ended yet" in error.text
                     outcomes["refused"] += 1
             yield ("flush", handle)
             sums.append(handle.recv.sum())

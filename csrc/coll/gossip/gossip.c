@@ -125,8 +125,8 @@ static pp_status_t check_asks(pp_gossip_t *gossip)
 {
     if (!pp_groups_asks(gossip->base.shared->machine, gossip->base.shared->me))
         return PP_OK;
-    return pp_fail(PP_ERR_STATE, "a call for the model (locked() or Read), of another thread or interrupted, has not ended "
-                   "yet: try again");
+    return pp_fail(PP_ERR_STATE, "a call for the model (locked() or Read), of another thread or interrupted, has not "
+                   "ended yet: try again");
 }
 
 /* With the lock, which it releases. */
@@ -230,9 +230,9 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
              .type = preduce->config.type, .plant = preduce->config.plan.plant};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
-    snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s, shapes and order %08x, on the graph "
-             "%s (%08x)", (unsigned long long)preduce->count, pp_type_name(preduce->config.type), (unsigned)key.layout,
-             preduce->generator_text, (unsigned)preduce->table_hash);
+    snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s, shapes and order %08x, on the "
+             "graph %s (%08x)", (unsigned long long)preduce->count, pp_type_name(preduce->config.type),
+             (unsigned)key.layout, preduce->generator_text, (unsigned)preduce->table_hash);
     return PP_OK;
 }
 

@@ -38,7 +38,7 @@ typedef struct pp_gossip {
     uint64_t  staleness;                           /* of the last request */
     uint64_t  layout;                              /* of the application's arrays, for the comparison of arguments */
     pp_gossip_hold_state_t hold;
-    pthread_t holder;                              /* PP_HOLDS: the thread that does */
+    uint64_t  holder;                              /* PP_HOLDS: the thread that does, as a number */
     uint64_t  answers;                             /* that were there when it asked to hold the model */
 } pp_gossip_t;
 
