@@ -1,7 +1,7 @@
 /*
  * carried.h - what groups by messages share: this rank's vector, and the instances that average it.
  *
- * The first member of posted_t and tables_t, and so what preduce->carried points to.
+ * The first member of pp_posted_groups_t and tables_t, and so what preduce->carried points to.
  */
 #ifndef PP_CARRIED_H
 #define PP_CARRIED_H

@@ -8,7 +8,7 @@
  *
  * With PP_BACKEND_COMM the notice goes to the application, which averages the group itself.
  */
-#include "carried.h"
+#include "posted.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,21 +17,7 @@
    asks, and rank 0 answers, whether a request still waits for it.  `round` is the request. */
 enum { AWAITS = -1, CONFIRMS = -2 };
 
-struct pp_posted_groups {
-    pp_carried_t   carried;
-    pp_buffer_t   *initial;
-    pp_groups_t   *machine;          /* rank 0's */
-    pp_stored_t   *kept;             /* events and notices that rank 0 sends to itself */
-    struct {
-        uint64_t serial, newest;
-        double   initial;
-        int32_t  count, position;
-        bool     active, flush, goal;
-    } group;                         /* that this rank runs; `carried` has its members and weights */
-    unsigned char *out;              /* the message that is being composed */
-};
-
-typedef struct pp_posted_groups posted_t;
+typedef pp_posted_groups_t posted_t;
 
 static bool is_weighted(const pp_preduce_t *preduce) { return preduce->config.plan.weights != PP_WEIGHTS_CONSTANT; }
 static bool is_comm(const pp_preduce_t *preduce) { return preduce->config.backend == PP_BACKEND_COMM; }
@@ -262,7 +248,7 @@ static void begin_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
 static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
 {
     if (message->count > 0) {
-        begin_group(preduce, message);
+        preduce->posted->begin(preduce, message);
     } else if (message->kind == AWAITS) {
         pp_group_time_awaited(preduce, message->prefix.round);
     } else if (message->kind == CONFIRMS) {
@@ -279,7 +265,7 @@ static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
     }
 }
 
-static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
+void pp_posted_control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     if (message->kind == PP_MSG_GROUP_EVENT)
@@ -288,19 +274,18 @@ static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *messag
         take_notice(preduce, (const pp_group_notice_t *)message);
 }
 
-/* What rank 0 has sent to itself; more may come meanwhile. */
-static void go_on(pp_preduce_t *preduce)
+void pp_posted_go_on(pp_preduce_t *preduce)
 {
     posted_t *posted = preduce->posted;
     while (posted->kept && !preduce->handle.engine->error) {
         pp_stored_t *stored = posted->kept;
         posted->kept = stored->next;
-        control(&preduce->handle, stored->peer, (const pp_prefix_t *)stored->message);
+        pp_posted_control(&preduce->handle, stored->peer, (const pp_prefix_t *)stored->message);
         free(stored);
     }
 }
 
-static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
+void pp_posted_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_instances_message(&preduce->carried->instances, peer, message, bytes);
@@ -345,7 +330,7 @@ static pp_status_t ask(pp_preduce_t *preduce)
     return PP_OK;
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
+void pp_posted_say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     bool here = reason == PP_GROUPS_HERE;
     tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number, NULL, 0);
@@ -392,7 +377,7 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
     }
 }
 
-static void close_groups(pp_preduce_t *preduce)
+void pp_posted_close(pp_preduce_t *preduce)
 {
     posted_t *posted = preduce->posted;
     if (!posted)
@@ -405,10 +390,10 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
-    .say_long = say_long, .vector = vector, .await = await, .confirm = confirm, .ran = ran, .go_on = go_on,
-    .close = close_groups,
-    .handle = {.control = control, .operation = operation, .retired = retired, .explain = explain,
+    .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = pp_posted_say, .say_elsewhere = say_elsewhere,
+    .say_long = say_long, .vector = vector, .await = await, .confirm = confirm, .ran = ran, .go_on = pp_posted_go_on,
+    .close = pp_posted_close,
+    .handle = {.control = pp_posted_control, .operation = pp_posted_operation, .retired = retired, .explain = explain,
                .count_buffers = pp_carried_count_buffers},
 };
 
@@ -426,21 +411,33 @@ static pp_status_t open_machine(pp_preduce_t *preduce)
                           pp_engine_now(engine));
 }
 
-pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
+pp_status_t pp_posted_open(pp_preduce_t *preduce, const pp_grouping_t *way, const pp_host_t *instances,
+                           void (*begin)(pp_preduce_t *, const pp_group_notice_t *))
 {
-    posted_t *posted = preduce->posted = calloc(1, sizeof *posted);
-    preduce->ops = &ops;
-    preduce->handle.ops = &ops.handle;
+    posted_t *posted = preduce->posted;
+    preduce->ops = way;
+    preduce->handle.ops = &way->handle;
     if (!posted)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    posted->begin = begin;
     posted->out = malloc(PP_MESSAGE_BYTES);
     if (!posted->out)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    /* Of one group others may be ahead of this rank, whose notice is still under way: one message for each receive. */
-    PP_TRY(pp_carried_open(preduce, &host, false, 4 * (size_t)preduce->handle.engine->size + 64));
-    if (preduce->initial) {
-        PP_TRY(pp_pool_get(&posted->carried.vectors, &posted->initial));
-        preduce->kernels.memory->copy(preduce->kernels.memory, posted->initial->data, preduce->initial, preduce->vector_bytes);
-    }
+    /* Others may be ahead of this rank, whose notice is still under way: of one group, or, where pairs average without
+       rank 0, each of its own with this rank; with one message for each receive. */
+    PP_TRY(pp_carried_open(preduce, instances, false, 4 * (size_t)preduce->handle.engine->size + 64));
     return preduce->handle.engine->rank == 0 ? open_machine(preduce) : PP_OK;
+}
+
+pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
+{
+    preduce->posted = calloc(1, sizeof *preduce->posted);
+    PP_TRY(pp_posted_open(preduce, &ops, &host, begin_group));
+    if (preduce->initial) {
+        posted_t *posted = preduce->posted;
+        PP_TRY(pp_pool_get(&posted->carried.vectors, &posted->initial));
+        preduce->kernels.memory->copy(preduce->kernels.memory, posted->initial->data, preduce->initial,
+                                      preduce->vector_bytes);
+    }
+    return PP_OK;
 }
