@@ -49,8 +49,8 @@ class GossipInit:
             The model; as `recvbuf` of `Allreduce_init`, in the memory of the host. Elements are
             float16, bfloat16 (of ml_dtypes), float32, float64 or long double; half precision is
             averaged in float32. `GossipRequest` says when the library reads and writes it. Four
-            times its size is taken of the memory that the ranks share, and for the time of the call
-            once more of the process's own.
+            times its size is taken, of the memory that the ranks share if all do, and for the time
+            of the call once more of the process's own.
         topology : Topology or str
             Which ranks are neighbours: of `pypartial.topology`, or a text that
             `topology.parse` reads. In a directed graph a rank draws among those that it sends to.
@@ -75,8 +75,7 @@ class GossipInit:
         ArgumentError
             If an argument of this rank is wrong: a topology that does not allow the number of
             ranks, or that has an odd cycle with ``initiators="active"``; integers; what is not
-            there yet, which is also a context whose ranks do not all share the memory of one node.
-            The other ranks raise `MismatchError`, so no rank hangs.
+            there yet. The other ranks raise `MismatchError`, so no rank hangs.
         MismatchError
             If the ranks differ in shapes, memory order, type or graph, or if the arguments of
             another rank are wrong. Every rank raises.
@@ -84,7 +83,7 @@ class GossipInit:
             After `timeout` seconds. The same call, made again with the same arguments, goes on with
             it. Until then every other collective call of the context raises.
         MemoryError
-            On rank 0, if there is no memory for the models. The other ranks raise `MismatchError`.
+            If this rank has no memory for its model. The other ranks raise `MismatchError`.
         Error
             If the context was freed, inside `GossipRequest.locked`, or if another thread is inside
             a collective call of the context.

@@ -75,7 +75,9 @@ class GossipRequest(Request):
       model to `buf` as it is with that average. The `Status` has `Status.group`, `Status.weights`
       and `Status.staleness`.
     - Nobody waits for a rank that computes: its neighbours average with it all the same. So its
-      model may change at any time, also between `Wait` and the next `Start`.
+      model may change at any time, also between `Wait` and the next `Start`. Where not all ranks
+      share the memory of one node, its progress thread takes part in these averages; with
+      ``progress="caller"`` it does so only inside calls, and its neighbours wait meanwhile.
     - `locked` gives the model itself, and `Read` a copy of it.
     - A rank that is inside a collective call of the context, or away, or frees the handle, is
       averaged by its neighbours as before, and its own request goes on.

@@ -51,6 +51,9 @@ bool        pp_groups_are_given(const pp_groups_plan_t *plan);
 bool        pp_groups_have_table(const pp_groups_plan_t *plan);
 /* The entries of its table, of which it may have one also where that does not say all groups. */
 size_t      pp_groups_table_entries(const pp_groups_plan_t *plan, const int32_t *table);
+/* "neighbour": the rank with which a rank's request of this iteration averages; the rank itself: it has no neighbours.
+   `plan` has the ranks and the seed. */
+int32_t     pp_groups_neighbour(const pp_groups_plan_t *plan, const int32_t *table, int32_t rank, uint64_t iteration);
 /* The bytes of a machine of a plan that is right; they are to be aligned to 8, better to a cache line. */
 size_t      pp_groups_bytes(const pp_groups_plan_t *plan, const int32_t *table);
 /* `table` is copied.  `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.

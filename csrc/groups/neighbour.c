@@ -15,21 +15,23 @@ static size_t table_entries(const pp_groups_plan_t *plan, const int32_t *table)
     return (size_t)plan->ranks + 1 + (size_t)table[plan->ranks];
 }
 
-static int32_t draw(const pp_groups_t *g, int32_t rank, int32_t count)
+int32_t pp_groups_neighbour(const pp_groups_plan_t *plan, const int32_t *table, int32_t rank, uint64_t iteration)
 {
-    const uint64_t drawn = pp_mix(pp_mix(g->plan.seed, (uint64_t)rank), pp_groups_rank(g, rank)->iteration) >> 32;
-    return (int32_t)(drawn * (uint64_t)count >> 32);
+    const uint64_t drawn = pp_mix(pp_mix(plan->seed, (uint64_t)rank), iteration) >> 32;
+    const uint64_t count = (uint64_t)(table[rank + 1] - table[rank]);
+    return count == 0 ? rank : table[plan->ranks + 1 + table[rank] + (int32_t)(drawn * count >> 32)];
 }
 
 static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
-    pp_groups_t   *g = call->groups;
-    const int32_t *starts = pp_groups_array(g, g->table), *neighbours = starts + g->plan.ranks + 1;
-    const int32_t  among = pp_groups_rank(g, rank)->by_itself ? 0 : starts[rank + 1] - starts[rank];
-    int32_t       *members = pp_groups_array(g, g->order), count = 0;
+    pp_groups_t            *g = call->groups;
+    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    const int32_t          *table = pp_groups_array(g, g->table);
+    const int32_t           other = r->by_itself ? rank : pp_groups_neighbour(&g->plan, table, rank, r->iteration);
+    int32_t                *members = pp_groups_array(g, g->order), count = 0;
     members[count++] = rank;
-    if (among > 0)
-        members[count++] = neighbours[starts[rank] + draw(g, rank, among)];
+    if (other != rank)
+        members[count++] = other;
     const int32_t group = pp_ledger_form(call, members, count, true);
     if (group != PP_NOBODY)
         pp_ledger_set_goal(g, rank, group);

@@ -14,8 +14,8 @@
 /* Each rank has a model, which the library keeps.  pp_start(), like pp_gossip_start() without anything to add, asks for
    one average with a neighbour, drawn among those of a graph, and never waits.  The neighbour need not have asked: it may
    compute, and it may have left.  pp_wait() gives the model as it is with that average; later averages may have changed it
-   already.  pp_flush_begin(): the average of all models.  Groups and flushes share their numbers; the generator is
-   "neighbour". */
+   already.  pp_flush_begin(): the average of all models.  Groups and flushes have numbers of their own; the
+   generator is "neighbour". */
 typedef struct pp_gossip_config {
     const pp_piece_t *pieces;  /* `send` is NULL; the list is copied; the buffers must live until the handle is freed */
     size_t   piece_count;
@@ -30,8 +30,7 @@ typedef struct pp_gossip_config {
 } pp_gossip_config_t;
 
 /* Collective; begins the creation of a handle.  The same rules as for pp_allreduce_init_begin().  What the pieces hold
-   is this rank's model at first.  PP_ERR_ARGUMENT, by pp_call_wait(): the ranks do not all share the memory of one
-   node. */
+   is this rank's model at first. */
 pp_status_t pp_gossip_init_begin(pp_ctx_t *ctx, const pp_gossip_config_t *config, const char *complaint,
                                  pp_handle_t **handle);
 

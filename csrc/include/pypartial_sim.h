@@ -54,6 +54,7 @@ typedef enum pp_plant {
     PP_PLANT_LOST_ADD,         /* gossip, like the next ones now and then: an average forgets what was added to a member */
     PP_PLANT_OTHER_SLOT,       /* ... it takes the slot that is open now */
     PP_PLANT_MEMBER_TWICE,     /* ... the passive member's model counts twice */
+    PP_PLANT_INITIATOR_FIRST,  /* gossip by messages: a pair has its first turn at the rank that asks */
     PP_PLANT_COUNT
 } pp_plant_t;
 
@@ -180,7 +181,7 @@ typedef struct pp_sim_group {
     uint64_t       newest;
     uint32_t       handle;     /* its id */
     int32_t        flush;
-    int32_t        rank;       /* without a group; else -1 */
+    int32_t        rank;       /* without a group; with one: the member whose model is in it from now on; -1: all are */
     int32_t        count;
     const int32_t *members;
     const double  *weights;

@@ -10,7 +10,7 @@
 static pp_status_t add(pp_ctx_t *ctx, pp_gossip_t *gossip)
 {
     bool filled;
-    if (!gossip->add || pp_gossip_adds_at_once(gossip))
+    if (!gossip->add || gossip->adds_at_once)
         return PP_OK;
     void *slot = pp_gossip_open_slot(gossip, &filled);
     if (!slot)
@@ -23,6 +23,12 @@ static pp_status_t add(pp_ctx_t *ctx, pp_gossip_t *gossip)
     return pp_engine_check(&ctx->engine);
 }
 
+static void look(pp_handle_t *handle)
+{
+    if (handle->ops->poll)
+        handle->ops->poll(handle);
+}
+
 static pp_status_t ask(pp_ctx_t *ctx, pp_gossip_t *gossip)
 {
     pp_preduce_t *preduce = &gossip->base;
@@ -33,9 +39,10 @@ static pp_status_t ask(pp_ctx_t *ctx, pp_gossip_t *gossip)
         preduce->iteration--;
         pp_team_wait_ends(&preduce->handle, false, PP_IDLE);
     }
-    preduce->handle.ops->poll(&preduce->handle);
+    look(&preduce->handle);
     pp_engine_settle(&ctx->engine);
-    while (status >= 0 && preduce->ops->has_begun(preduce) && !ctx->engine.error && pp_work(ctx, NULL))
+    while (status >= 0 && preduce->ops->has_begun && preduce->ops->has_begun(preduce) && !ctx->engine.error
+           && pp_work(ctx, NULL))
         continue;
     return status < 0 ? status : pp_engine_check(&ctx->engine);
 }
@@ -54,17 +61,24 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
             : pp_fail(PP_ERR_STATE, "Start while another thread is inside locked() or Read");
     pp_look_after_call(ctx);
     PP_TRY(pp_engine_check(&ctx->engine));
-    PP_TRY(add(ctx, gossip));
-    return handle->request.state == PP_IDLE ? ask(ctx, gossip) : pp_gossip_ask(gossip, false);
+    if (gossip->base.ops->sends)
+        pp_returned(ctx);
+    const bool  arrived = gossip->base.ops->sends && pp_arrive(ctx);
+    pp_status_t status = add(ctx, gossip);
+    if (status >= 0)
+        status = handle->request.state == PP_IDLE ? ask(ctx, gossip) : pp_gossip_ask(gossip, false);
+    if (arrived)
+        pp_leave(ctx, true);
+    return status;
 }
 
 static pp_status_t give(pp_handle_t *handle) { return (void)handle, PP_PENDING; }
-static bool at_once(const pp_handle_t *handle) { return (void)handle, true; }
+static bool at_once(const pp_handle_t *handle) { return !pp_preduce_of(handle)->ops->sends; }
 
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
-    const void   *vector = pp_gossip_result_at(pp_gossip_of(handle));
+    const void   *vector = pp_gossip_of(handle)->result;
     (void)view;                      /* the elements are in the buffers of the application, as after a Wait */
     handle->request.state = PP_IDLE;
     handle->request.timed_out = false;
@@ -101,7 +115,11 @@ pp_status_t pp_check_holds_none(pp_ctx_t *ctx, const char *what)
 
 static bool has_no_request(const void *arg) { return ((const pp_handle_t *)arg)->request.state != PP_OUTSTANDING; }
 
-static bool may_hold(const void *arg) { return pp_gossip_may_hold(arg); }
+static bool may_hold(const void *arg)
+{
+    const pp_gossip_t *gossip = arg;
+    return gossip->way->may_hold(gossip);
+}
 
 /* A request of this rank is served first; that takes no other rank's Start. */
 static pp_status_t begin_hold(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t timeout_us)
@@ -119,7 +137,8 @@ static pp_status_t begin_hold(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t timeou
     if (status == PP_OK)
         status = pp_gossip_ask_to_hold(gossip);
     if (status == PP_OK)
-        handle->ops->poll(handle);
+        look(handle);
+    pp_engine_settle(&ctx->engine);
     return status;
 }
 
@@ -133,7 +152,7 @@ pp_status_t pp_gossip_hold_locked(pp_ctx_t *ctx, pp_gossip_t *gossip, int64_t ti
     gossip->hold = PP_HOLDS;
     gossip->holder = (uint64_t)pthread_self();
     ctx->holds++;
-    *model = pp_gossip_model(gossip);
+    *model = gossip->way->model(gossip);
     pthread_mutex_unlock(&ctx->lock);
     pp_gossip_fold(gossip);
     pthread_mutex_lock(&ctx->lock);

@@ -26,7 +26,7 @@ bool pp_heard_add(pp_heard_t *heard, uint64_t time_ns, uint32_t handle, const pp
     kept->next = NULL;
     kept->group = (pp_sim_group_t){
         .time_ns = time_ns, .serial = action->serial, .newest = action->newest, .handle = handle,
-        .flush = action->kind == PP_GROUPS_FLUSH, .rank = alone ? action->rank : -1, .count = action->count,
+        .flush = action->kind == PP_GROUPS_FLUSH, .rank = action->rank, .count = action->count,
         .members = members,
         .weights = kept->weights, .initial = action->initial};
     *(heard->last ? &heard->last->next : &heard->first) = kept;

@@ -36,7 +36,7 @@ class ADPSGD(Method):
     ranks; there all models count the same, and so do states. A rank that has finished is averaged
     by its neighbours as before.
 
-    Models are in the memory of the host, and the ranks share the memory of one node.
+    Models are in the memory of the host.
 
     Parameters
     ----------

@@ -77,10 +77,13 @@ def test_in_groups(go_on, transport, victim):
     check_all_told(run, seen, go_on, MOMENTS_OF_GROUPS)
 
 
-@pytest.mark.parametrize(("go_on", "victim"), [*zip(GO_ON, (0, -1), strict=True)])
-def test_in_gossip(go_on, victim):
+@pytest.mark.parametrize(
+    ("transport", "go_on", "victim"),
+    [("auto", "continuous", 0), ("auto", "ulfm", -1), ("mpi", "continuous", 1)],
+)
+def test_in_gossip(transport, go_on, victim):
     """In an average of small or large models, and while it has its model for itself."""
-    how = {"transport": "auto", "go_on": go_on, "seed": victim}
+    how = {"transport": transport, "go_on": go_on, "seed": victim}
     run, seen = check(GROUP * len(MOMENTS_OF_GOSSIP), MOMENTS_OF_GOSSIP, victim, **how)
     check_all_told(run, seen, go_on, MOMENTS_OF_GOSSIP)
 

@@ -1,4 +1,4 @@
-"""Gossip on real ranks: averages of neighbours that compute, in the memory of the node."""
+"""Gossip on real ranks: averages of neighbours that compute."""
 
 from __future__ import annotations
 
@@ -22,16 +22,9 @@ STEPS = 30
 
 @pytest.fixture
 def ctx(comm):
-    """A context in shared memory."""
+    """A context."""
     with pp.Context(comm, seed=7) as context:
-        need_one_node(context)
         yield context
-
-
-def need_one_node(context):
-    """Skip the test where the ranks are on several nodes."""
-    if not context.stats().shares_memory or context.stats().neighbours < context.size:
-        pytest.skip("not all ranks share memory (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")
 
 
 def ring(size):
@@ -99,7 +92,9 @@ def test_a_rank_that_computes_is_averaged_all_the_same(comm, ctx, count):
 @pytest.mark.parametrize("count", [10, 300_000])
 @pytest.mark.sizes(2, 3)
 def test_a_neighbour_that_is_stopped_holds_nobody_up(comm, ctx, count):
-    """Who asks averages by itself: no thread of the other process is needed."""
+    """Who asks averages by itself: in common memory no thread of the other process is needed."""
+    if not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size:
+        pytest.skip("not all ranks share memory (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")
     buf = np.full(count, float(comm.rank))
     request = ctx.Gossip_init(buf, pp.topology.star())
     process = comm.bcast(os.getpid())
@@ -177,7 +172,6 @@ def test_arrays_keep_their_order(comm, ctx, order):
 def test_without_a_progress_thread(comm):
     """Only large models need one, and only until the next call of a member."""
     with pp.Context(comm, progress="caller") as context:
-        need_one_node(context)
         for count in (0, 3, 200_000):
             buf = np.full(count, float(comm.rank))
             request = context.Gossip_init(buf, "complete")
@@ -407,12 +401,3 @@ def test_what_is_added_must_be_like_the_model(comm, ctx):
     request.Flush()
     assert (buf == 1).all()
     request.Free()
-
-
-@pytest.mark.sizes(2)
-def test_between_nodes_it_is_not_there_yet(comm):
-    with (
-        pp.Context(comm, transport="mpi") as context,
-        pytest.raises(pp.ArgumentError, match="not there yet"),
-    ):
-        context.Gossip_init(np.zeros(2), "ring")

@@ -16,7 +16,7 @@ from support.mpirun import Run, mpirun, python
 SCRIPT = Path(__file__).resolve().parent.parent / "launch" / "scripts" / "dies.py"
 MOMENTS = ("wait", "round", "flush", "init", "open", "before")
 MOMENTS_OF_GROUPS = ("groups", "models", "averages")
-MOMENTS_OF_GOSSIP = ("gossip", "neighbours", "held")  # in the memory of a node
+MOMENTS_OF_GOSSIP = ("gossip", "neighbours", "held")
 IN_THE_LOCK = "died while it formed a group"  # of the node
 # Without remote writes over TCP: when a connection breaks, Open MPI 5.0.11 finishes a write by a
 # message on that very connection, whose lock it holds (mca_btl_tcp_endpoint_close calls

@@ -3,7 +3,8 @@
 The log has the events of a handle in the order of the node's lock: what ranks add, and averages.
 What was added to a rank since the last average that took it is summed up first, in order. A member
 gives its model plus that sum. The lower rank's operand is the left one, and the sum is divided by
-the number of members.
+the number of members. By messages each member gives its part at a time of its own, and a flush adds
+up in the order of its schedule, which is not replayed.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ class Replay:
     ----------
     ranks : sequence of Own
         Deques are emptied.
+    by_messages : bool
+        Whether no memory is shared by all ranks.
     """
 
-    def __init__(self, ranks: Sequence[Own]) -> None:
-        self.ranks, self.dtype = ranks, ranks[0].first.dtype
+    def __init__(self, ranks: Sequence[Own], by_messages: bool = False) -> None:
+        self.ranks, self.dtype, self.by_messages = ranks, ranks[0].first.dtype, by_messages
+        self.parts: dict[int, dict[int, Array]] = {}  # by messages: by group and rank
         self.models = [self._wide(own.first) for own in ranks]
         self.slots: list[Array | None] = [None] * len(ranks)
         self.busy = [False] * len(ranks)  # something is being added to the slot
@@ -64,8 +68,11 @@ class Replay:
             If a rank was given something else, or what it added is lost.
         """
         for event in log:
-            if event.members:
-                self._average(event.serial, event.members, event.flush)
+            if event.members and self.by_messages:
+                self._give(event)
+            elif event.members:
+                parts = [self._take(rank) for rank in event.members]
+                self._average(event.serial, event.members, event.flush, parts)
             elif event.serial:
                 self.busy[event.rank] = True
                 self.overlaps += 1
@@ -75,6 +82,7 @@ class Replay:
             assert not own.adds and not own.alone, f"rank {rank} did what no log has: {own}"
             last = max((serial for serial in own.given), default=0)
             assert last == 0, f"rank {rank} was given average {last}, which the log does not have"
+        assert not self.parts, f"averages have not happened: {self.parts}"
 
     def _add(self, rank: int) -> None:
         found, slot = self._wide(self.ranks[rank].adds.popleft()), self.slots[rank]
@@ -89,15 +97,32 @@ class Replay:
         total: Array = self.models[rank] + slot
         return total
 
-    def _average(self, serial: int, members: Sequence[int], flush: bool) -> None:
-        for rank in members:
+    def _give(self, event: Begun) -> None:
+        if event.rank < 0:
+            return  # rank 0 tells that a flush begins
+        other = [serial for serial, given in self.parts.items() if event.rank in given]
+        assert not other, f"rank {event.rank} is in {event.serial} and {other} at once"
+        parts = self.parts.setdefault(event.serial, {})
+        parts[event.rank] = self._take(event.rank)
+        if len(parts) == len(event.members):
+            del self.parts[event.serial]
+            ordered = [parts[rank] for rank in event.members]
+            self._average(event.serial, event.members, event.flush, ordered)
+
+    def _average(
+        self, serial: int, members: Sequence[int], flush: bool, parts: Sequence[Array]
+    ) -> None:
+        for rank in members if not self.by_messages else ():
             assert self.last[rank] < serial, f"rank {rank} is in {serial} after {self.last[rank]}"
             self.last[rank] = serial
-        parts = [self._take(rank) for rank in members]
         model = functools.reduce(operator.add, parts)
         if len(members) > 1:
             model = np.asarray(model / model.dtype.type(len(members)))
             self.averages += 1
+        if flush and self.by_messages:
+            found = np.frombuffer(self.ranks[members[0]].given[serial], self.dtype)
+            np.testing.assert_allclose(found, model, rtol=1e-5, atol=1e-5)
+            model = self._wide(found)
         if self.dtype == np.float64:
             self._check_mean(parts, model)
         for rank in members:

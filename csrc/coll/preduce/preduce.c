@@ -1,6 +1,6 @@
 /* preduce.c - P-Reduce as a kind of handle: its arguments, what the engine and collective calls ask.  See preduce.h. */
-#include "preduce.h"
 #include "../patience.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +136,7 @@ pp_status_t pp_preduce_open(pp_handle_t *handle, const pp_agreed_t *agreed)
     preduce->said = PP_GROUPS_HERE;
     handle->waits_as_mpi = pp_groups_are_named(&preduce->config.plan);
     pp_status_t status = agreed->region                 ? pp_shared_groups_open(preduce, agreed->region)
+                       : preduce->models                ? preduce->models->open(preduce)
                        : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
                                                         : pp_posted_groups_open(preduce);
     if (preduce->initial)

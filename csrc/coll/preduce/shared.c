@@ -388,7 +388,7 @@ uint64_t pp_shared_groups_reserve(pp_preduce_t *preduce)
         pp_node_release(node, region, layout.bytes);
         region = 0;
     }
-    if (!region && team->refused_bytes == 0 && !preduce->models)
+    if (!region && team->refused_bytes == 0)
         team->refused_bytes = layout.bytes;
     return region;
 }

@@ -70,6 +70,8 @@ typedef struct pp_group_models {
     bool (*begin)(pp_preduce_t *preduce, const pp_groups_action_t *action, uint64_t *adds, uint64_t *results);
     /* A rank's request is complete.  False: it waits for no answer. */
     bool (*complete)(pp_preduce_t *preduce, int32_t rank);
+    /* Opens a handle that has no memory of a node. */
+    pp_status_t (*open)(pp_preduce_t *preduce);
 } pp_group_models_t;
 
 /* ---- vectors on devices (on_device.c) ------------------------------------------------------------------------- */

@@ -165,8 +165,8 @@ static void describe(pp_preduce_t *preduce, const pp_instance_t *instance, int32
     const uint64_t serial = key << RANK_BITS | (uint64_t)carried->members[0];
     if (carried->members[0] == preduce->handle.engine->rank)
         pp_preduce_overheard(preduce, &(pp_groups_action_t){
-            .kind = k_of(key) == K_FLUSH ? PP_GROUPS_FLUSH : PP_GROUPS_BEGIN, .serial = serial, .count = count,
-            .members = carried->members, .weights = carried->weights});
+            .kind = k_of(key) == K_FLUSH ? PP_GROUPS_FLUSH : PP_GROUPS_BEGIN, .rank = -1, .serial = serial,
+            .count = count, .members = carried->members, .weights = carried->weights});
     if (count == 1 && k_of(key) != K_FLUSH)
         pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
     else
