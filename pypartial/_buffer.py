@@ -7,11 +7,13 @@ cannot have made one.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -234,6 +236,16 @@ def understand(name: str, spec: Any, *, writable: bool) -> Memory:
     if count:
         check_aligned(name, address, dtype)
     return Memory(name, address, dtype, count, readonly, array.shape, orders, owner)
+
+
+def shape_of(memory: Memory) -> tuple[int, ...]:
+    """Return the shape of a buffer's elements: flat, if they are some of an array's."""
+    return memory.shape if math.prod(memory.shape) == memory.count else (memory.count,)
+
+
+def layout_of(memories: Iterable[Memory]) -> int:
+    """Return which element of buffers is where, as a number: ranks average element by element."""
+    return crc32(repr([(shape_of(memory), "C" in memory.orders) for memory in memories]).encode())
 
 
 def unpack(name: str, spec: Any) -> tuple[Any, int | None, Any]:

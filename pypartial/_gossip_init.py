@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ._buffer import is_specification, parse_in_place, split, understand
+from ._buffer import is_specification, layout_of, parse_in_place, shape_of, split, understand
 from ._elements import type_name
 from ._make import AnyArguments, make
 from ._names import TYPE
 from .errors import ArgumentError
-from .gossip import GossipRequest, Settings, shape_of
+from .gossip import GossipRequest, Settings
 from .topology import as_topology
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ class Arguments(AnyArguments):
             dtype=vector.dtype,
             shapes=tuple(map(shape_of, memories)),
             orders=tuple(memory.orders for memory in memories),
+            layout=layout_of(memories),
             is_list=isinstance(buf, (list, tuple)) and not is_specification(buf),
         )
         return cls(vector, "auto", settings)

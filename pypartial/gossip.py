@@ -6,12 +6,11 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 
 from ._arguments import seconds
-from ._buffer import split, understand
+from ._buffer import shape_of, split, understand
 from ._handle import Request, _check_status
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError
@@ -20,7 +19,6 @@ from .status import GroupResult, Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ._buffer import Memory
     from ._core import CData
     from ._gossip_init import Arguments
     from .context import Context
@@ -29,11 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["GossipRequest"]
 
 Shape = tuple[int, ...]
-
-
-def shape_of(memory: Memory) -> Shape:
-    """Return the shape of a buffer's elements: flat, if they are some of an array's."""
-    return memory.shape if math.prod(memory.shape) == memory.count else (memory.count,)
 
 
 @dataclass(frozen=True)
@@ -46,18 +39,13 @@ class Settings:
     dtype: np.dtype[Any]
     shapes: tuple[Shape, ...]
     orders: tuple[str, ...]
+    layout: int
     is_list: bool
 
     @property
     def count(self) -> int:
         """Number of elements of all buffers together."""
         return sum(map(math.prod, self.shapes))
-
-    @property
-    def layout(self) -> int:
-        """Which element of a buffer is where, as a number: ranks average element by element."""
-        orders = ["C" if "C" in own else "F" for own in self.orders]
-        return crc32(repr((self.shapes, orders)).encode())
 
     def __str__(self) -> str:
         return f"{self.topology}, {self.count} {self.dtype.name}, '{self.mode}'"
