@@ -324,6 +324,16 @@ static void give_up(pp_handle_t *handle)
         handle->face->give_up(handle);
 }
 
+static pp_status_t help(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us, const pp_handle_t *receives)
+{
+    if (handle->face->waits)
+        handle->face->waits(ctx, handle, true);
+    pp_status_t status = pp_help_until(ctx, pp_request_complete, handle, timeout_us, receives);
+    if (handle->face->waits)
+        handle->face->waits(ctx, handle, false);
+    return status;
+}
+
 static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us, pp_result_t *result,
                                pp_view_out_t *view)
 {
@@ -333,8 +343,7 @@ static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeo
     if (status >= 0)
         status = give_without_start(ctx, handle);
     if (status >= 0 && needs_help(ctx, handle))
-        status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
-                               view || timeout_us == 0 ? NULL : handle);
+        status = help(ctx, handle, timeout_us, view || timeout_us == 0 ? NULL : handle);
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
     else
@@ -383,7 +392,7 @@ pp_status_t pp_await(pp_handle_t *handle, int64_t timeout_us)
     if (status >= 0)
         status = pp_check_holds_none(ctx, "Wait");
     if (status >= 0 && handle->request.state != PP_IDLE && (status = pp_staging_enter(handle, &device)) >= 0)
-        status = pp_staging_leave(ctx, &device, pp_help_until(ctx, pp_request_complete, handle, timeout_us, NULL));
+        status = pp_staging_leave(ctx, &device, help(ctx, handle, timeout_us, NULL));
     pp_unlock(ctx);
     return status;
 }

@@ -21,7 +21,8 @@ Begin with `Context`, `Context.Allreduce_init`, `Request` and `Policy`; `Status`
 contained. `Context.Preduce_init` averages models in small groups that change from iteration to
 iteration; `pypartial.groups` has the generators that choose the groups. `pypartial.methods` trains
 models by these: eager-SGD, Partial Reduce, Ripples. `pypartial.torch` does so with PyTorch.
-`pypartial.topology` has the graphs of ranks on which decentralized training averages.
+`pypartial.topology` has the graphs of ranks on which decentralized training averages;
+`Context.Queue_init` averages models with the neighbours in such a graph (Hop).
 
 ``import pypartial`` loads NumPy only. ``import mpi4py.MPI`` initialises MPI, as always. The first
 `Context` loads the C core and checks that it uses the MPI library that mpi4py has loaded.
@@ -47,6 +48,7 @@ from .errors import (
 from .gossip import GossipRequest
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .preduce import PreduceRequest
+from .queue import QueueRequest
 from .status import Activation, Cause, Stats, Status
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ __all__ = [
     "PeerFailedError",
     "Policy",
     "PreduceRequest",
+    "QueueRequest",
     "Quorum",
     "Request",
     "Solo",

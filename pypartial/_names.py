@@ -107,6 +107,14 @@ AVERAGE: Names[str | None] = Names(
 )
 WEIGHTS = Names("weights", {"constant": "PP_WEIGHTS_CONSTANT", "dynamic": "PP_WEIGHTS_CLOSEST"})
 MISSING = Names("missing", {"closest": "PP_WEIGHTS_CLOSEST", "initial": "PP_WEIGHTS_INITIAL"})
+PROTOCOL = Names(
+    "protocol",
+    {
+        "tokens": "PP_QUEUES_TOKENS",
+        "notify-ack": "PP_QUEUES_NOTIFY_ACK",
+        "none": "PP_QUEUES_NONE",
+    },
+)
 BACKEND = _named("backend", "PP_BACKEND_", "auto", "node", "schedule", "comm")
 OP = Names(
     "op",

@@ -38,6 +38,7 @@ from ._ipc import ipc_from
 from ._launch import alone
 from ._names import PROGRESS, TRANSPORT
 from ._preduce_init import PreduceInit
+from ._queue_init import QueueInit
 from .errors import ArgumentError, Error
 from .status import Stats
 
@@ -59,7 +60,7 @@ _REMEDY = (
 )
 
 
-class Context(AllreduceInit, GossipInit, PreduceInit):
+class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or

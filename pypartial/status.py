@@ -117,6 +117,17 @@ class GroupResult(NamedTuple):
     staleness: int | None = None  # None: of P-Reduce
 
 
+class QueueResult(NamedTuple):
+    """What a request of queues completed with; `Status` describes the fields."""
+
+    iteration: int
+    gap: int
+    staleness: int
+    received: int
+    dropped: int
+    skipped: int
+
+
 class Status:
     """What a request completed with: a round and its contributors, or a group and its weights.
 
@@ -126,10 +137,20 @@ class Status:
 
     A status owns its values. It can be copied, compared and pickled, and it outlives the request.
     It describes a round, or, if the request averages in groups, a group: it then has `round`,
-    `group`, `weights`, `initial` and `iteration` only.
+    `group`, `weights`, `initial` and `iteration` only. That of queues has `iteration`, `gap`,
+    `staleness`, `received`, `dropped` and `skipped` only.
 
     Attributes
     ----------
+    gap : int
+        Of queues, as the next three: how many iterations this rank is ahead of its slowest
+        out-neighbour, as far as it knows; with ``protocol="none"`` of the slowest in-neighbour.
+    received : int
+        How many neighbours' updates the average contains.
+    dropped : int
+        How many updates came and were in no average, since the request before.
+    skipped : int
+        How many iterations this rank did not enter, since the request before.
     group : tuple of int
         Of a group: the ranks whose models the average contains, in ascending order, this rank among
         them. This rank only, if it was alone. After a Flush: the ranks that took part in it. The
@@ -140,7 +161,7 @@ class Status:
         What the initial model counted: 0 except with ``missing="initial"``.
     iteration : int
         The iteration of this rank's model. With ``weights="dynamic"`` this rank has taken over the
-        newest one of the group. -1: it has not started yet.
+        newest one of the group. -1: it has not started yet. Of queues: the one that it has entered.
     round : int
         Of a group: its serial number. The groups and flushes of a handle are numbered from 1 in the
         order in which they were formed; 0 if this rank was alone. In gossip making the models,
@@ -174,6 +195,7 @@ class Status:
         contribution's own call was given. 0 if the contribution is fresh, or if this rank has none.
         Of gossip: how many averages had changed this rank's model between the last result and this
         Start.
+        Of queues: how much older than the iteration averaged the oldest update was.
     activation : Activation
         ``"internal"`` if this rank triggered the round by its own call, ``"external"`` if other
         ranks did.
@@ -195,14 +217,14 @@ class Status:
 
     __slots__ = ("_data", "_values")
 
-    _data: bytes | GroupResult
+    _data: bytes | GroupResult | QueueResult
     _values: tuple[int, ...] | None
 
     def __init__(self) -> None:
         self._data = b""
         self._values = None
 
-    def _fill(self, data: bytes | GroupResult) -> None:
+    def _fill(self, data: bytes | GroupResult | QueueResult) -> None:
         """Keep a group, or the bytes of a pp_result_t, which are decoded when they are read."""
         self._data = data
         self._values = None
@@ -216,6 +238,8 @@ class Status:
                     "this Status describes a group of P-Reduce, which has round, group, weights, "
                     "initial and iteration only"
                 )
+            if isinstance(data, QueueResult):
+                raise Error(f"this Status describes queues, which have {', '.join(data._fields)}")
             self._refuse_empty()
             values = self._values = RESULT.unpack(data)
         return values
@@ -224,11 +248,18 @@ class Status:
         """Return the group; raise if the status describes none."""
         if isinstance(self._data, GroupResult):
             return self._data
-        self._refuse_empty()
+        self._decode()  # raises if it is empty, or of queues
         raise Error(
             "this Status describes a round of an allreduce, which has no group, weights, initial "
             "and iteration: those are of P-Reduce"
         )
+
+    def _queue(self) -> QueueResult:
+        """Return what queues gave; raise if the status describes something else."""
+        if isinstance(self._data, QueueResult):
+            return self._data
+        self._refuse_empty()
+        raise Error("this Status has no gap, received, dropped and skipped: those are of queues")
 
     def _refuse_empty(self) -> None:
         if not self._data:
@@ -252,7 +283,29 @@ class Status:
     @property
     def iteration(self) -> int:
         """The iteration of this rank's model; -1: it has not started yet."""
+        if isinstance(self._data, QueueResult):
+            return self._data.iteration
         return self._group().iteration
+
+    @property
+    def gap(self) -> int:
+        """How many iterations this rank is ahead of its slowest neighbour."""
+        return self._queue().gap
+
+    @property
+    def received(self) -> int:
+        """How many neighbours' updates the average contains."""
+        return self._queue().received
+
+    @property
+    def dropped(self) -> int:
+        """How many updates came and were in no average."""
+        return self._queue().dropped
+
+    @property
+    def skipped(self) -> int:
+        """How many iterations this rank did not enter."""
+        return self._queue().skipped
 
     @property
     def round(self) -> int:
@@ -309,8 +362,9 @@ class Status:
     @property
     def staleness(self) -> int:
         """How many rounds old this rank's oldest contribution in `round` is; 0 if fresh or none."""
-        if isinstance(self._data, GroupResult) and self._data.staleness is not None:
-            return self._data.staleness
+        data = self._data
+        if isinstance(data, (GroupResult, QueueResult)) and data.staleness is not None:
+            return data.staleness
         return self._decode()[24]
 
     @property
@@ -328,7 +382,7 @@ class Status:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def __setstate__(self, data: bytes | GroupResult) -> None:
+    def __setstate__(self, data: bytes | GroupResult | QueueResult) -> None:
         self._fill(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -337,7 +391,7 @@ class Status:
     def __repr__(self) -> str:
         if not self._data:
             return "Status(empty)"
-        if isinstance(self._data, GroupResult):
+        if isinstance(self._data, (GroupResult, QueueResult)):
             values = self._data._asdict().items()
             told = (f"{name}={value}" for name, value in values if value is not None)
             return f"Status({', '.join(told)})"

@@ -105,6 +105,34 @@ typedef struct pp_queues_result {
     int64_t skipped;           /* iterations that the rank did not enter, since the request before */
 } pp_queues_result_t;
 
+/* ---- handles ---------------------------------------------------------------------------------- */
+
+typedef struct pp_queues_config {
+    const pp_piece_t *pieces;  /* `send` is NULL; the list is copied; the buffers must live until the handle is freed */
+    size_t   piece_count;
+    int32_t  type;             /* pp_type_t, of floating numbers */
+    int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
+    pp_queues_plan_t plan;
+    const int32_t *ins, *outs; /* the ranks of the neighbours, ascending; copied, like the next one */
+    const double  *weights;    /* of in-neighbours, where plan.weighted */
+    uint64_t fingerprint;      /* equal on all ranks: of the arrays' layout, the topology, its weights and each rank's
+                                  `backup` */
+    const char *topology_text; /* layout and topology, for texts; read during the call */
+} pp_queues_config_t;
+
+/* Collective; begins the creation of a handle for queues.  The same rules as for pp_allreduce_init_begin().
+   PP_ERR_ARGUMENT, by pp_call_wait(): ranks that do not all share the memory of one node; what pp_queues_check()
+   refuses.  Between pp_start() and pp_wait() the application may read the buffers; from the first pp_wait() or pp_test()
+   until one returns PP_OK they are the library's. */
+pp_status_t pp_queue_init_begin(pp_ctx_t *ctx, const pp_queues_config_t *config, const char *complaint,
+                                pp_handle_t **handle);
+/* Local.  Describes what the last pp_wait(), pp_test() or pp_collect() that returned PP_OK gave.  PP_ERR_STATE: there
+   was none. */
+pp_status_t pp_queue_result(pp_handle_t *handle, pp_queues_result_t *result);
+/* Local.  How many updates have come that may still be averaged, of an iteration and of a rank that is an in-neighbour;
+   -1: of all. */
+pp_status_t pp_queue_size(pp_handle_t *handle, int64_t iteration, int32_t rank, int32_t *size);
+
 /* CDEF END */
 
 #endif

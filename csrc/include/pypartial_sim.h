@@ -55,6 +55,7 @@ typedef enum pp_plant {
     PP_PLANT_OTHER_SLOT,       /* ... it takes the slot that is open now */
     PP_PLANT_MEMBER_TWICE,     /* ... the passive member's model counts twice */
     PP_PLANT_INITIATOR_FIRST,  /* gossip by messages: a pair has its first turn at the rank that asks */
+    PP_PLANT_UNCHECKED_TAG,    /* a rank does not look whether a queue's update was overwritten while it read it */
     PP_PLANT_COUNT
 } pp_plant_t;
 

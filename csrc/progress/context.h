@@ -40,6 +40,8 @@ typedef struct pp_face {
     _Alignas(64) pp_status_t (*start)(pp_ctx_t *, pp_handle_t *);
     /* Without a request: makes a request that is given what was not given yet.  PP_PENDING: there is nothing. */
     pp_status_t (*give)(pp_handle_t *);
+    /* A thread begins to wait for the request, or to test it, or has ended that.  NULL: there is nothing to do. */
+    void        (*waits)(pp_ctx_t *, pp_handle_t *, bool begins);
     /* A Wait ends without a result.  NULL: there is nothing to do. */
     void        (*give_up)(pp_handle_t *);
     /* Collects the request.  `result` and `view` may be NULL. */

@@ -16,6 +16,7 @@ from .allreduce_handle import Handle
 from .gossip_handle import GossipHandle
 from .handle import AnyHandle, Call, check
 from .preduce_handle import PreduceHandle
+from .queue_handle import QueueHandle
 
 __all__ = ["DONE", "STARTS", "Poll", "Requests"]
 
@@ -25,6 +26,7 @@ KINDS: dict[str, Callable[..., AnyHandle]] = {
     "": Handle,
     "groups_": PreduceHandle,
     "gossip_": GossipHandle,
+    "queue_": QueueHandle,
 }
 
 _INITS = {f"{word}init": kind for word, kind in KINDS.items()}

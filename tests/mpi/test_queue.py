@@ -1,0 +1,317 @@
+"""Queues (Hop) on real ranks: averages with neighbours in shared memory."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from support.ranks import need_one_node
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+MODES = {
+    "standard": {},
+    "max_ig=1": {"max_ig": 1},
+    "topology": {"weights": "topology"},
+    "backup": {"backup": 1},
+    "staleness": {"staleness": 2},
+    "staleness=5": {"staleness": 5, "max_ig": 8},
+    "hybrid": {"staleness": 2, "backup": 1},
+    "skip": {"backup": 1, "skip": 3, "skip_trigger": 1},
+    "skip+staleness": {"staleness": 3, "skip": 3, "skip_trigger": 1},
+    "notify-ack": {"protocol": "notify-ack"},
+    "none": {"protocol": "none"},
+    "none+staleness": {"protocol": "none", "staleness": 1},
+}
+EXACT = ["standard", "max_ig=1", "topology", "notify-ack", "none"]
+
+
+@pytest.fixture
+def ctx(comm):
+    """A context whose ranks share memory."""
+    with pp.Context(comm, seed=7) as context:
+        need_one_node(context)
+        yield context
+
+
+def options_on(mode, graph):
+    """The options of a mode, without more backup than the graph has neighbours for."""
+    options = dict(MODES[mode])
+    if "backup" in options:
+        options["backup"] = [min(1, max(0, len(ins) - 1)) for ins in graph.in_neighbours]
+        if not any(options["backup"]):
+            for name in ("skip", "backup") if "staleness" not in options else ("backup",):
+                options.pop(name, None)
+    return options
+
+
+def topologies(size):
+    """Topologies that fit so many ranks."""
+    found = [pp.topology.ring(), pp.topology.complete(), pp.topology.star()]
+    return [*found, pp.topology.exponential(directed=True)] if size > 2 else found
+
+
+def arrays(ctx, count, dtype, library):
+    """A model that is NumPy's, or the library's."""
+    return ctx.alloc(count, dtype) if library else np.empty(count, dtype)
+
+
+@pytest.mark.parametrize("library", [False, True], ids=["numpy", "alloc"])
+@pytest.mark.parametrize("mode", EXACT)
+def test_exact_modes_are_replayed_bit_for_bit(ctx, mode, library):
+    for topology in topologies(ctx.size):
+        for count in (1, 1001, 131072):
+            graph = topology.on(ctx.size)
+            draw = np.random.default_rng(count)
+            models = [draw.standard_normal(count) for _ in range(ctx.size)]
+            model = arrays(ctx, count, "f8", library)
+            model[:] = models[ctx.rank]
+            request = ctx.Queue_init(model, topology, **options_on(mode, graph))
+            status = pp.Status()
+            steps = 12 if count < 1e5 else 4
+            for step in range(steps):
+                request.Start()
+                request.Wait(status)
+                assert status.iteration == step + 1
+                assert status.received == len(graph.in_neighbours[ctx.rank])
+                models = [replayed(graph, rank, models, mode) for rank in range(ctx.size)]
+                assert np.array_equal(model, models[ctx.rank]), (topology, step)
+            request.Flush(status)
+            mean = sum(models) / ctx.size
+            assert np.allclose(model, mean, rtol=0, atol=1e-12)
+            assert request.Free() == 0
+
+
+def replayed(graph, rank, models, mode):
+    """The average of a rank: the own model first, then neighbours in their order."""
+    ins = graph.in_neighbours[rank]
+    weights = [1 / (len(ins) + 1)] * (len(ins) + 1)
+    if mode == "topology":
+        given = [float(graph.weights[i, rank]) for i in ins]
+        total = 0.0
+        for weight in given:
+            total += weight
+        own = 1 - total
+        weights = [weight / (own + total) for weight in (own, *given)]
+    result = models[rank] * weights[0]
+    for weight, i in zip(weights[1:], ins, strict=True):
+        result = result + weight * models[i]
+    return result
+
+
+@pytest.mark.parametrize("count", [1, 125, 131072], ids=["8B", "1KB", "1MB"])
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_with_uneven_ranks(ctx, mode, count):
+    topology = pp.topology.ring() if ctx.size > 1 else pp.topology.complete()
+    graph = topology.on(ctx.size)
+    options = options_on(mode, graph)
+    draw = random.Random(ctx.rank)
+    model = np.full(count, float(ctx.rank))
+    with pytest.warns(RuntimeWarning) if warns(options) else nullcontext():
+        request = ctx.Queue_init(model, topology, **options)
+    status, before = pp.Status(), 0
+    for _ in range(30):
+        request.Start()
+        seen = model.copy()
+        if draw.random() < 0.2:
+            time.sleep(draw.random() * 0.002)
+        assert np.array_equal(model, seen)  # the buffers are the application's
+        request.Wait(status)
+        assert model.min() == model.max(), "a model is torn"
+        assert 0 <= model[0] <= ctx.size - 1
+        assert status.iteration == before + 1 + status.skipped
+        assert status.staleness <= (options.get("staleness") or 0)
+        assert request.queue_size() >= 0
+        before = status.iteration
+    request.Flush()
+    everybody = ctx.comm.allgather(float(model[0]))
+    assert len(set(everybody)) == 1
+    assert request.Free() == 0
+
+
+def warns(options):
+    bound = options.get("staleness")
+    tokens = options.get("protocol", "tokens") == "tokens"
+    return tokens and bound is not None and bound >= options.get("max_ig", 4)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g"])
+def test_types_and_pieces(ctx, dtype):
+    topology = pp.topology.complete()
+    pieces = [np.full(size, float(ctx.rank), dtype) for size in (3, 5000, 1)]
+    request = ctx.Queue_init(pieces, topology)
+    request.Start()
+    request.Wait()
+    mean = (ctx.size - 1) / 2
+    for piece in pieces:
+        assert np.allclose(piece.astype("f8"), mean, rtol=1e-3)
+    request.Free()
+
+
+def test_flush_of_outstanding_requests(ctx):
+    model = np.full(100, float(ctx.rank))
+    request = ctx.Queue_init(model, pp.topology.complete())
+    for step in range(5):
+        model[:] = ctx.rank + step
+        if ctx.rank % 2 == 0:
+            request.Start()
+        request.Flush()
+        assert np.allclose(model, (ctx.size - 1) / 2 + step)
+        request.Start()
+        request.Wait()
+        assert np.allclose(model, (ctx.size - 1) / 2 + step)
+    request.Start()
+    assert request.Free() == 1
+
+
+def test_a_rank_that_is_away_holds_nobody_up(ctx):
+    model = np.full(100, float(ctx.rank))
+    request = ctx.Queue_init(model, pp.topology.complete())
+    status = pp.Status()
+    steps_done = ctx.comm.Dup()
+    if ctx.rank > 0:
+        for _ in range(20):
+            request.Start()
+            request.Wait(status)
+            assert model.min() == model.max()
+        come = steps_done.Ibarrier()
+    with ctx.away():
+        if ctx.rank == 0:
+            come = steps_done.Ibarrier()
+        while not come.Test():
+            time.sleep(0.001)
+    for _ in range(10):
+        request.Start()
+        request.Wait(status)
+    request.Flush()
+    assert len(set(ctx.comm.allgather(model.tobytes()))) == 1
+    steps_done.Free()
+    request.Free()
+
+
+def test_test_and_timeout(ctx):
+    ready = ctx.comm.Dup()
+    model = np.zeros(10)
+    request = ctx.Queue_init(model, pp.topology.complete())
+    if ctx.rank == 0 and ctx.size > 1:
+        request.Start()
+        with pytest.raises(pp.TimeoutError, match="waits for the update of rank 1 of iteration 0"):
+            request.Wait(timeout=0.2)
+        assert not request.Test()
+        with pytest.raises(pp.Error, match="an iteration has one update"):
+            request.Start()
+    come = ready.Ibarrier()
+    if ctx.rank > 0 or ctx.size == 1:
+        while not come.Test():  # in a blocking call it would have left
+            time.sleep(0.001)
+        request.Start()
+    while not request.Test():
+        time.sleep(0.001)
+    come.Wait()
+    ready.Free()
+    request.Free()
+
+
+BAD = [
+    ({"max_ig": 0}, "max_ig=0"),
+    ({"max_ig": 1.5}, "max_ig must be an integer"),
+    ({"backup": 99}, "backup=99"),
+    ({"backup": -1}, "backup=-1"),
+    ({"backup": "no"}, "backup must be a list"),
+    ({"staleness": -1}, "staleness=-1"),
+    ({"skip": 2}, "skip=2 needs backup or staleness"),
+    ({"skip": 1, "staleness": 1}, "skip=1"),
+    ({"skip": 2, "staleness": 1, "skip_trigger": 4}, "skip_trigger=4"),
+    ({"protocol": "notify-ack", "staleness": 1}, "does not go with staleness"),
+    ({"protocol": "nothing"}, "protocol must be one of"),
+    ({"weights": "equal"}, "weights must be"),
+    ({"weights": "topology", "staleness": 1}, "does not go with staleness"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), BAD)
+def test_bad_options(ctx, options, text):
+    with pytest.raises(pp.ArgumentError, match=text):
+        ctx.Queue_init(np.zeros(3), pp.topology.complete(), **options)
+    ctx.Queue_init(np.zeros(3), pp.topology.complete()).Free()
+
+
+def test_bad_buffers_and_topologies(ctx):
+    with pytest.raises(pp.ArgumentError, match="floating"):
+        ctx.Queue_init(np.zeros(3, int), pp.topology.complete())
+    with pytest.raises(pp.ArgumentError, match="topology must be a topology"):
+        ctx.Queue_init(np.zeros(3), 3)
+    with pytest.raises(pp.ArgumentError, match="'rung' is not a topology"):
+        ctx.Queue_init(np.zeros(3), "rung")
+    ctx.Queue_init(np.zeros(3), "complete").Free()
+    with pytest.raises(pp.ArgumentError):
+        ctx.Queue_init(np.zeros(3), pp.topology.torus(9, 9))
+
+
+def test_ranks_that_differ(ctx):
+    if ctx.size == 1:
+        pytest.skip("needs two ranks")
+    with pytest.raises(pp.MismatchError):
+        ctx.Queue_init(np.zeros(3 + ctx.rank % 2), pp.topology.complete())
+    with pytest.raises(pp.MismatchError):
+        ctx.Queue_init(np.zeros(3), pp.topology.complete(), max_ig=4 + ctx.rank % 2)
+    with pytest.raises(pp.MismatchError, match="shapes and order"):
+        ctx.Queue_init(np.zeros((2, 3), order="FC"[ctx.rank % 2]), pp.topology.complete())
+    with pytest.raises(pp.MismatchError, match="float32"):
+        ctx.Queue_init(np.zeros(3, ("f4", "f8")[ctx.rank % 2]), pp.topology.complete())
+    if ctx.size > 2:
+        backup = [0] * ctx.size
+        backup[ctx.rank] = 1
+        with pytest.raises(pp.MismatchError, match="topology complete"):
+            ctx.Queue_init(np.zeros(3), pp.topology.complete(), backup=backup)
+    if ctx.size > 3:
+        topology = pp.topology.ring() if ctx.rank else pp.topology.complete()
+        with pytest.raises(pp.MismatchError):
+            ctx.Queue_init(np.zeros(3), topology)
+
+
+def test_models_that_the_memory_has_no_room_for(ctx):
+    if ctx.size == 1:
+        pytest.skip("one rank keeps no models")
+    error = MemoryError if ctx.rank == 0 else pp.MismatchError
+    with pytest.raises(error, match="no room for the handle"):
+        ctx.Queue_init(np.zeros(10**6), pp.topology.complete(), max_ig=10**6)
+    ctx.Queue_init(np.zeros(3), pp.topology.complete()).Free()
+
+
+@pytest.mark.parametrize("protocol", ["tokens", "notify-ack"])
+def test_without_a_progress_thread(comm, protocol):
+    with pp.Context(comm, progress="caller") as context:
+        need_one_node(context)
+        model = np.full(1000, float(comm.rank))
+        request = context.Queue_init(model, "complete", protocol=protocol)
+        for _ in range(20):
+            request.Start()
+            request.Wait()
+        assert np.allclose(model, (comm.size - 1) / 2)
+        request.Flush()
+        request.Free()
+
+
+def test_messages_are_refused(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    text = "share the memory of one node"
+    with pp.Context(comm, transport="mpi") as ctx, pytest.raises(pp.ArgumentError, match=text):
+        ctx.Queue_init(np.zeros(3), pp.topology.complete())
+
+
+def test_what_queues_do_not_have(ctx):
+    request = ctx.Queue_init(np.zeros(3), pp.topology.complete())
+    for call in (request.View, request.More, request.Drain):
+        with pytest.raises(pp.Error, match="queues have no"):
+            call()
+    with pytest.raises(pp.ArgumentError):
+        request.queue_size(sender=ctx.rank)
+    assert "complete" in repr(request)
+    request.Free()

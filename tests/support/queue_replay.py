@@ -1,0 +1,88 @@
+"""How the average of a request of queues may have come about, searched bit for bit.
+
+A rank knows how many updates are in its average, and not which: all that fit are tried.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Request", "Way", "ways"]
+
+
+@dataclass
+class Request:
+    """What a rank started, and what came of it."""
+
+    vector: Any
+    first: int  # the iteration that it is of, unless the rank had left before
+    result: Any = None  # a `QueueResult`
+    data: bytes = b""
+
+    @property
+    def iterations(self) -> range:
+        """The iterations that it may be of."""
+        return range(self.first, self.result.iteration)
+
+
+@dataclass(frozen=True)
+class Way:
+    """The iteration that was due, and that of each in-neighbour's update; None: it is not in it."""
+
+    due: int
+    parts: tuple[int | None, ...]
+
+
+def _candidates(
+    requests: Iterable[Request], due: int, bound: int | None
+) -> list[tuple[int, Any] | None]:
+    """What may have been averaged of a rank: iterations, and vectors."""
+    found: list[tuple[int, Any] | None] = [None]
+    for request in requests:
+        for k in request.iterations:
+            if k == due if bound is None else k >= due - bound:
+                found.append((k, request.vector))
+    return found
+
+
+def _average(own: tuple[int, Any], parts: list[Any], due: int, bound: int | None) -> Any:
+    """The models from left to right: the own one, and those of in-neighbours."""
+    models = [own, *parts]
+    shares = [1 if bound is None else max(k - (due - bound) + 1, 0) for k, _ in models]
+    if not parts:
+        shares = [1]
+    terms = [s / sum(shares) * x for s, (_, x) in zip(shares, models, strict=True) if s]
+    return functools.reduce(np.add, terms)
+
+
+def ways(
+    request: Request, ins: Sequence[Iterable[Request]], bound: int | None, left: bool
+) -> Iterator[Way]:
+    """Yield how a request may have come about.
+
+    Parameters
+    ----------
+    request : Request
+    ins : sequence
+        The requests of each in-neighbour.
+    bound : int or None
+        `staleness`.
+    left : bool
+        Whether ranks may have left: one that has follows the others, also after its average.
+    """
+    whole = request.iterations
+    for due in whole if left else whole[-1:]:
+        senders = [_candidates(requests, due, bound) for requests in ins]
+        for chosen in itertools.product(*senders):
+            parts = [part for part in chosen if part]
+            if len(parts) != request.result.received:
+                continue
+            for k in whole if bound is not None else whole[:1]:
+                if _average((k, request.vector), parts, due, bound).tobytes() == request.data:
+                    yield Way(due, tuple(part[0] if part else None for part in chosen))
