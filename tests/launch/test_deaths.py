@@ -14,6 +14,7 @@ from support.deaths import (
     MOMENTS,
     MOMENTS_OF_GOSSIP,
     MOMENTS_OF_GROUPS,
+    MOMENTS_OF_QUEUES,
     complaints,
     kill,
 )
@@ -86,6 +87,14 @@ def test_in_gossip(transport, go_on, victim):
     how = {"transport": transport, "go_on": go_on, "seed": victim}
     run, seen = check(GROUP * len(MOMENTS_OF_GOSSIP), MOMENTS_OF_GOSSIP, victim, **how)
     check_all_told(run, seen, go_on, MOMENTS_OF_GOSSIP)
+
+
+@pytest.mark.parametrize(("go_on", "victim"), [*zip(GO_ON, (1, -1), strict=True)])
+def test_in_queues(go_on, victim):
+    """While it averages, copies or waits; small or large models."""
+    how = {"transport": "auto", "go_on": go_on, "seed": victim}
+    run, seen = check(GROUP * len(MOMENTS_OF_QUEUES), MOMENTS_OF_QUEUES, victim, **how)
+    check_all_told(run, seen, go_on, MOMENTS_OF_QUEUES)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,11 @@ def test_preduce(ranks, transport, node_ranks):
     check(ranks, "preduce.py", "--short", transport=transport, node_ranks=node_ranks)
 
 
+def test_queues():
+    """100 iterations of each mode of Hop."""
+    check(3, "queues.py", "--short")
+
+
 # An id that is "mpi" would make pytest-mpi skip the test.
 @pytest.mark.long
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ SCRIPT = Path(__file__).resolve().parent.parent / "launch" / "scripts" / "dies.p
 MOMENTS = ("wait", "round", "flush", "init", "open", "before")
 MOMENTS_OF_GROUPS = ("groups", "models", "averages")
 MOMENTS_OF_GOSSIP = ("gossip", "neighbours", "held")
+MOMENTS_OF_QUEUES = ("queues", "updates", "ends", "away")
 IN_THE_LOCK = "died while it formed a group"  # of the node
 # Without remote writes over TCP: when a connection breaks, Open MPI 5.0.11 finishes a write by a
 # message on that very connection, whose lock it holds (mca_btl_tcp_endpoint_close calls
@@ -61,7 +62,7 @@ def kill(
     ranks : int or sequence of int
         As of `mpirun`; between hosts without ULFM there is but one group, because MPI ends the job.
     moments : sequence of str
-        Of `MOMENTS`, `MOMENTS_OF_GROUPS` or `MOMENTS_OF_GOSSIP`: one for each group.
+        Of one of the lists above: one for each group.
     victim : int
         The rank of each group that dies; negative: counted from the end.
     transport : str

@@ -181,6 +181,40 @@ def while_it_holds_its_model():
         rounds(request, 1)
 
 
+def in_queues(count, **options):
+    request = opened().Queue_init(np.ones(count), pp.topology.ring(), **options)
+    rounds(request, 3)
+    request.Flush()
+    yield
+    die_soon()
+    while True:
+        rounds(request, 1)
+
+
+def in_flush_of_queues():
+    request = opened().Queue_init(np.ones(SMALL), pp.topology.complete())
+    rounds(request, 3)
+    yield
+    die_soon()
+    while True:
+        request.Start()
+        request.Flush()
+
+
+def while_it_is_away():
+    """Nobody waits for it."""
+    ctx = opened()
+    request = ctx.Queue_init(np.ones(4), pp.topology.complete())
+    rounds(request, 3)
+    yield
+    if dies:
+        with ctx.away():
+            time.sleep(SOON_S)
+            die()
+    while True:
+        rounds(request, 1)
+
+
 MOMENTS = {
     "wait": in_wait,
     "round": in_a_round,
@@ -194,6 +228,10 @@ MOMENTS = {
     "gossip": lambda: in_gossip(SMALL),
     "neighbours": lambda: in_gossip(LARGE),
     "held": while_it_holds_its_model,
+    "queues": lambda: in_queues(SMALL, backup=1),
+    "updates": lambda: in_queues(LARGE, protocol="none"),
+    "ends": in_flush_of_queues,
+    "away": while_it_is_away,
 }
 
 
