@@ -18,24 +18,27 @@ model, and the worker does everything that concerns other ranks::
         worker.finish()  # collective; x is the same on all ranks
 
 `Synchronous` and `EagerSGD` average gradients over all ranks, in rounds. `PartialReduce` and
-`Ripples` average models inside groups of ranks, and `ADPSGD` with a neighbour, which may compute
-meanwhile. `pypartial.torch` is a thin layer over this.
+`Ripples` average models inside groups of ranks, `ADPSGD` with a neighbour, which may compute
+meanwhile, and `DPSGD` and `Hop` with all neighbours. `pypartial.torch` is a thin layer over this.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ..errors import ArgumentError
 from .base import Method, Worker
+from .dpsgd import DPSGD
 from .eager import EagerSGD, Synchronous
 from .gossip import ADPSGD
 from .groups import PartialReduce, Ripples
+from .hop import Hop
 
 __all__ = [
     "ADPSGD",
+    "DPSGD",
     "EagerSGD",
+    "Hop",
     "Method",
     "PartialReduce",
     "Ripples",
@@ -46,10 +49,8 @@ __all__ = [
 
 _METHODS = (
     *("Synchronous()", "EagerSGD()", "PartialReduce(size)", "Ripples(generator)"),
-    "ADPSGD(topology)",
+    *("ADPSGD(topology)", "DPSGD(topology)", "Hop(topology)"),
 )
-# Methods of the literature that are not here yet, as users would spell them in lower case.
-_NOT_YET = {"dpsgd": "D-PSGD (queues)", "hop": "Hop (queues)"}
 
 
 def check_method(value: Any) -> Method:
@@ -57,20 +58,4 @@ def check_method(value: Any) -> Method:
     if isinstance(value, Method):
         return value
     names = ", ".join(_METHODS)
-    name = value if isinstance(value, str) else getattr(value, "__name__", "")
-    if (later := _later(name)) is not None:
-        raise ArgumentError(f"method {later} is not implemented yet; there are {names}")
     raise ArgumentError(f"method must be one of {names} of pypartial.methods, not {value!r}")
-
-
-def _later(name: str) -> str | None:
-    """Return the full name of a method that is not here yet."""
-    return _NOT_YET.get(re.sub("[^a-z]", "", name.lower()))
-
-
-def __getattr__(name: str) -> Any:
-    later = _later(name)
-    if later is not None:
-        names = ", ".join(_METHODS)
-        raise AttributeError(f"{later} is not implemented yet; there are {names}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -247,15 +247,15 @@ class RoundsWorker(CommonWorker):
             self._note_loss(error)
             raise
 
-    def _end_rounds(self) -> tuple[int, Status]:
+    def _end_rounds(self) -> tuple[int, int]:
         update = self._known_update()
         try:
-            ended = self._apply_rest(update)
+            applied, status = self._apply_rest(update)
             self._asked.apply()
         except BaseException as error:
             self._note_loss(error)
             raise
-        return ended
+        return applied, status.round
 
     def _note_loss(self, error: BaseException) -> None:
         """Take it for a defect if a round was collected and not applied, as Ctrl-C leaves it."""

@@ -114,7 +114,7 @@ class GossipWorker(CommonWorker):
             self._known[:] = self.x
             self._is_written = False
 
-    def _end_rounds(self) -> tuple[int, Status]:
+    def _end_rounds(self) -> tuple[int, int]:
         self._resume()
         with self._request.locked() as model:
             model += self._changed()
@@ -122,7 +122,7 @@ class GossipWorker(CommonWorker):
         status = self.status = Status()
         self._request.Flush(status)
         self._resume()
-        return 0, status
+        return 0, status.round
 
     def _average(self) -> None:
         """Do nothing: the flush of the request has averaged the models."""

@@ -199,12 +199,12 @@ class GroupWorker(CommonWorker):
         self._request.Wait(status)
         self.status = status
 
-    def _end_rounds(self) -> tuple[int, Status]:
+    def _end_rounds(self) -> tuple[int, int]:
         self._resume()
         self._own = self._place.copy()
         status = self.status = Status()
         self._request.Flush(status)
-        return 0, status
+        return 0, status.round
 
     def _settle(self, purpose: Purpose, counts: tuple[int, int]) -> Purpose:
         try:

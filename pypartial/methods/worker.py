@@ -87,10 +87,10 @@ class CommonWorker(Worker):
         """
 
     @abstractmethod
-    def _end_rounds(self) -> tuple[int, Status]:
+    def _end_rounds(self) -> tuple[int, int]:
         """End the handle's rounds or groups, and apply them; collective.
 
-        Return how often `update` was called, and the status of the end.
+        Return how often `update` was called, and the number of the last round, group or iteration.
         """
 
     def _share(self, steps: list[int]) -> list[int] | None:
@@ -198,9 +198,8 @@ class CommonWorker(Worker):
             self._update = _check_update(update)
         applied = 0
         while True:
-            times, status = self._end_rounds()
+            times, self._newest = self._end_rounds()
             applied += times
-            self._newest = status.round
             counts, self._steps, self._taught = (self._steps, self._taught), 0, 0
             if self._settle(purpose, counts) >= purpose:
                 return applied

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.methods import GOSSIP, GROUPS, KINDS, METHODS, ROUNDS, Training, same
+from support.methods import (
+    GOSSIP,
+    GROUPS,
+    KINDS,
+    LOCKSTEP,
+    METHODS,
+    QUEUES,
+    ROUNDS,
+    Training,
+    same,
+)
 
 import pypartial as pp
 from pypartial.methods import ADPSGD, EagerSGD, PartialReduce, Synchronous
@@ -27,18 +37,13 @@ def ctx(comm) -> Iterator[pp.Context]:
 
 
 @pytest.fixture
-def make(comm, request):
+def make(comm, ctx, request):
     """The method of a name on so many ranks."""
-    if request.param in GOSSIP:
-        request.getfixturevalue("one_node")
-    return METHODS[request.param](comm.size)
-
-
-@pytest.fixture
-def one_node(comm, ctx):
-    """For what needs ranks that share memory."""
-    if not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size:
+    if request.param in QUEUES and (
+        not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size
+    ):
         pytest.skip("not all ranks share memory (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")
+    return METHODS[request.param](comm.size)
 
 
 # ---- every method -------------------------------------------------------------------------------
@@ -74,6 +79,11 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
     if name in GOSSIP:  # others have changed the models behind these steps
         np.testing.assert_allclose(model, given, rtol=1e-12)
         assert len(training.applied) == training.steps
+    elif name in QUEUES:  # what a rank sends with its last step the others may have averaged
+        assert (0 <= model).all()
+        assert (model <= given * comm.size).all()
+        assert (model > 0).tolist() == (given > 0).tolist()
+        assert len(training.applied) == training.steps
     elif name not in ROUNDS:
         assert all(comm.rank in status.group for status in statuses)
         assert len(training.applied) == training.steps
@@ -89,6 +99,10 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
         assert np.array_equal(model, given)
         assert np.array_equal(total[: comm.size], given)
         assert total[-1] == made.sum()
+    if name in QUEUES:
+        numbers = [status.iteration for status in statuses]
+        assert numbers == sorted(set(numbers))
+        return
     numbers = [status.round for status in statuses]
     if name not in ROUNDS:
         numbers = [number for number in numbers if number]  # 0: it was alone
@@ -97,7 +111,7 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
         assert same(comm, worker.rounds, np.array(training.applied))
 
 
-@pytest.mark.parametrize("make", [*KINDS, *GOSSIP], indirect=True)
+@pytest.mark.parametrize("make", [*KINDS, *GOSSIP, *QUEUES], indirect=True)
 def test_a_flush_makes_models_equal_and_the_training_goes_on(comm, ctx, make):
     """Also while a rank that has finished takes part in the others' flushes."""
     training = Training(comm, ctx, make)
@@ -114,7 +128,7 @@ def test_a_flush_makes_models_equal_and_the_training_goes_on(comm, ctx, make):
     assert same(comm, training.x)
 
 
-@pytest.mark.parametrize("make", [*KINDS, *GOSSIP], indirect=True)
+@pytest.mark.parametrize("make", [*KINDS, *GOSSIP, *QUEUES], indirect=True)
 def test_nobody_makes_a_step(comm, ctx, make):
     training = Training(comm, ctx, make)
     training.finish()
@@ -134,7 +148,7 @@ def fail(gradient):
     raise KeyError("mine")
 
 
-@pytest.mark.parametrize("make", [*GROUPS, *GOSSIP], indirect=True)
+@pytest.mark.parametrize("make", [*GROUPS, *GOSSIP, *QUEUES], indirect=True)
 def test_an_update_of_a_group_that_raises(comm, ctx, make):
     """The exception passes on, and communicates nothing: the next step works."""
     training = Training(comm, ctx, make)
@@ -246,7 +260,7 @@ def test_a_step_behind_an_interrupt_leaves_what_is_on_its_way(comm, make, copy):
 
 @pytest.mark.parametrize(
     "make",
-    ["synchronous", "majority-each", "solo-sum", "solo-latest", *GROUPS, *GOSSIP],
+    ["synchronous", "majority-each", "solo-sum", "solo-latest", *GROUPS, *GOSSIP, *QUEUES],
     indirect=True,
 )
 def test_a_checkpoint(comm, make):
@@ -653,7 +667,7 @@ def test_models_and_states_count_the_same_in_gossip(comm, ctx, make):
     assert same(comm, x)
 
 
-@pytest.mark.parametrize("make", GOSSIP, indirect=True)
+@pytest.mark.parametrize("make", [*GOSSIP, *LOCKSTEP], indirect=True)
 def test_what_a_program_writes_to_the_model_counts(comm, ctx, make):
     """Between steps, before a flush, and in an update that raises."""
     x = np.zeros(3)
@@ -681,7 +695,7 @@ def test_what_a_program_writes_to_the_model_counts(comm, ctx, make):
 
 
 @pytest.mark.parametrize("where", ["before", "behind", "flush"])
-@pytest.mark.parametrize("make", GOSSIP, indirect=True)
+@pytest.mark.parametrize("make", [*GOSSIP, *LOCKSTEP], indirect=True)
 def test_an_interrupt_in_gossip_loses_nothing(comm, make, where, monkeypatch):
     """As by Ctrl-C before a wait, behind it, or behind a flush; nothing counts twice, too."""
     with pp.Context(comm, seed=7, patience=None) as ctx:
@@ -704,7 +718,7 @@ def test_an_interrupt_in_gossip_loses_nothing(comm, make, where, monkeypatch):
 
 
 @pytest.mark.sizes(2, 3, 5)
-def test_a_rank_that_computes_holds_nobody_up(comm, ctx, one_node):
+def test_a_rank_that_computes_holds_nobody_up(comm, ctx):
     """The others make their steps while rank 0 is in an update, and average with it."""
     x = ctx.alloc(1, "f8")
     worker = ADPSGD("complete").worker(ctx, x)
@@ -724,7 +738,7 @@ def test_a_rank_that_computes_holds_nobody_up(comm, ctx, one_node):
 
 
 @pytest.mark.sizes(2, 3, 5)
-def test_gossip_that_the_ranks_do_not_allow(comm, ctx, one_node):
+def test_gossip_that_the_ranks_do_not_allow(comm, ctx):
     for method, words in [
         (ADPSGD("torus:4x4"), "number of ranks must be 16"),
         (ADPSGD("complete", "active"), "odd cycle"),
@@ -802,7 +816,7 @@ def test_a_rank_that_is_away_meets_one_that_synchronises(comm, ctx):
     assert training.x.tolist()[: comm.size] == [3.0, *[1.0] * (comm.size - 2), 2.0]
 
 
-@pytest.mark.parametrize("make", [*KINDS, *GOSSIP], indirect=True)
+@pytest.mark.parametrize("make", [*KINDS, *GOSSIP, *QUEUES], indirect=True)
 def test_calls_of_the_application_while_away(comm, ctx, make):
     training = Training(comm, ctx, make)
     for step in range(12):

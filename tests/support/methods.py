@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 import pypartial as pp
-from pypartial.methods import ADPSGD, EagerSGD, Method, PartialReduce, Ripples, Synchronous, Worker
+from pypartial.methods import (
+    ADPSGD,
+    DPSGD,
+    EagerSGD,
+    Hop,
+    Method,
+    PartialReduce,
+    Ripples,
+    Synchronous,
+    Worker,
+)
 
 Vector = np.ndarray[Any, Any]
 Make = Callable[[int], Method]  # from the number of ranks
@@ -56,7 +66,15 @@ GOSSIP: dict[str, Make] = {
     "ad-psgd": lambda ranks: ADPSGD("complete"),
     "ad-psgd-active": lambda ranks: ADPSGD(pp.topology.star(), "active"),
 }
-METHODS = ROUNDS | GROUPS | GOSSIP
+# All ranks are neighbours and wait for each other, so that an average is of all.
+LOCKSTEP: dict[str, Make] = {
+    "d-psgd": lambda ranks: DPSGD("complete"),
+    "hop": lambda ranks: Hop("complete"),
+}
+QUEUES = LOCKSTEP | {
+    "hop-stale": lambda ranks: Hop("complete", backup=int(ranks > 2), staleness=1, skip=2),
+}
+METHODS = ROUNDS | GROUPS | GOSSIP | QUEUES
 # One of each kind of worker, for what does not depend on policies and generators.
 KINDS = ["synchronous", "majority-each", "majority-sum", "solo-latest-sync4", "partial-reduce"]
 
