@@ -1,11 +1,13 @@
-"""A network that reads digits, trained beside one slow rank: gossip against synchronous rounds.
+"""A network that reads digits, trained beside one slow rank: gossip and queues against rounds.
 
     mpirun -n 4 python -m mpi4py examples/gossip.py
 
 With `Synchronous` every step averages the gradients of all ranks, so all are as slow as the last
 rank, which needs 10 ms longer for a step. With `ADPSGD` a rank makes a step of its own, and
 averages its model with one neighbour's, which may compute meanwhile: nobody waits for the slow
-rank. It stops when rank 0 has made its steps. Compare the times, and how many of 1,000 new digits
+rank. It stops when rank 0 has made its steps. With `DPSGD` and `Hop` a rank averages its model with
+those of all neighbours: `DPSGD` waits for each of them, and `Hop` takes the slow rank's older
+models, and lets it leave steps out. Compare the times, and how many of 1,000 new digits
 the networks read right. It needs networkx.
 """
 
@@ -85,10 +87,9 @@ def train(ctx: pp.Context, method: pp.methods.Method) -> None:
         velocity[:] = MOMENTUM * velocity + gradient
         model[:] -= RATE * velocity
 
-    waits_for_nobody = isinstance(method, pp.methods.ADPSGD)
     comm.Barrier()
     began, steps = time.perf_counter(), 0
-    while steps < STEPS and not (is_slow and waits_for_nobody and comm.iprobe(0)):
+    while steps < STEPS and not (is_slow and method.averages_models and comm.iprobe(0)):
         time.sleep(STEP_S + SLOW_S * is_slow)
         differentiate(model, *draw(random, BATCH), out=worker.gradient)
         worker.step(worker.gradient, update)
@@ -113,3 +114,5 @@ if __name__ == "__main__":
     with pp.Context(comm, seed=7) as ctx:
         train(ctx, pp.methods.Synchronous())
         train(ctx, pp.methods.ADPSGD("complete"))
+        train(ctx, pp.methods.DPSGD("complete"))
+        train(ctx, pp.methods.Hop("complete", max_ig=8, staleness=4, skip=8))

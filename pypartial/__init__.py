@@ -45,7 +45,7 @@ from .errors import (
     ThreadLevelError,
     TimeoutError,
 )
-from .gossip import GossipRequest
+from .gossip import GossipRequest, SyncGossipRequest
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .preduce import PreduceRequest
 from .queue import QueueRequest
@@ -80,6 +80,7 @@ __all__ = [
     "Startall",
     "Stats",
     "Status",
+    "SyncGossipRequest",
     "ThreadLevelError",
     "TimeoutError",
     "Waitall",

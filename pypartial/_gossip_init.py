@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ._buffer import is_specification, layout_of, parse_in_place, shape_of, split, understand
 from ._elements import type_name
 from ._make import AnyArguments, make
 from ._names import TYPE
+from ._queue_init import Arguments as QueueArguments
 from .errors import ArgumentError
-from .gossip import GossipRequest, Settings
+from .gossip import GossipRequest, Settings, SyncGossipRequest
 from .topology import as_topology
 
 if TYPE_CHECKING:
@@ -25,6 +26,28 @@ class GossipInit:
 
     __slots__ = ()
 
+    @overload
+    def Gossip_init(
+        self,
+        buf: Any,
+        topology: Topology | str,
+        mode: Literal["async"] = "async",
+        initiators: Literal["all", "active"] = "all",
+        continuous: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> GossipRequest: ...
+
+    @overload
+    def Gossip_init(
+        self,
+        buf: Any,
+        topology: Topology | str,
+        mode: Literal["sync"],
+        *,
+        timeout: float | None = None,
+    ) -> SyncGossipRequest: ...
+
     def Gossip_init(
         self,
         buf: Any,
@@ -34,7 +57,7 @@ class GossipInit:
         continuous: bool = False,
         *,
         timeout: float | None = None,
-    ) -> GossipRequest:
+    ) -> GossipRequest | SyncGossipRequest:
         """Make a persistent average with one neighbour (gossip): decentralized training.
 
         Collective, blocking. The library takes a copy of `buf` as this rank's model. Each
@@ -55,7 +78,9 @@ class GossipInit:
             Which ranks are neighbours: of `pypartial.topology`, or a text that
             `topology.parse` reads. In a directed graph a rank draws among those that it sends to.
         mode : {"async", "sync"}, optional
-            ``"async"``: AD-PSGD. ``"sync"``, D-PSGD, is not there yet.
+            ``"async"``: AD-PSGD, as above. ``"sync"``: D-PSGD, by a `SyncGossipRequest`. There the
+            model is in `buf`, and `Wait` averages it with those of all in-neighbours, by the
+            weights of the topology (`RankGraph.weights`); it waits for each of them.
         initiators : {"all", "active"}, optional
             Which ranks ask for averages. ``"active"``: one side of the graph, that of rank 0, which
             must be bipartite (AD-PSGD, section 3.3.1). A request of a *passive* rank, of the other
@@ -67,7 +92,7 @@ class GossipInit:
 
         Returns
         -------
-        GossipRequest
+        GossipRequest or SyncGossipRequest
             Free it by `Request.Free` before the context.
 
         Raises
@@ -93,7 +118,8 @@ class GossipInit:
         References
         ----------
         X. Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent" (AD-PSGD),
-        ICML 2018, section 3.
+        ICML 2018, section 3. X. Lian et al., "Can Decentralized Algorithms Outperform Centralized
+        Algorithms?" (D-PSGD), NeurIPS 2017, Algorithm 1.
 
         Examples
         --------
@@ -108,10 +134,32 @@ class GossipInit:
         def read() -> Arguments:
             return Arguments.read(buf, topology, mode, initiators, continuous)
 
+        def read_sync() -> QueueArguments:
+            read()
+            return QueueArguments.read(context.rank, context.size, buf, topology, SYNC)
+
+        if mode == "sync":
+            handle, found = make(context, "Queue_init", timeout, read_sync)
+            native, like = context._native, read().settings
+            sync = SyncGossipRequest(context, native, handle, found, like)
+            context._requests[sync.id] = sync
+            return sync
         handle, arguments = make(context, "Gossip_init", timeout, read)
         request = GossipRequest(context, context._native, handle, arguments)
         context._requests[request.id] = request
         return request
+
+
+# D-PSGD as queues: every neighbour is waited for, and no tokens are needed.
+SYNC: dict[str, Any] = {
+    "max_ig": 1,
+    "backup": 0,
+    "staleness": None,
+    "skip": None,
+    "skip_trigger": 2,
+    "protocol": "none",
+    "weights": "topology",
+}
 
 
 def _choose(name: str, value: Any, now: Any, *later: Any) -> None:
@@ -134,9 +182,13 @@ class Arguments(AnyArguments):
     ) -> Arguments:
         """Read the arguments."""
         found = as_topology(topology)
-        _choose("mode", mode, ("async",), "sync")
+        _choose("mode", mode, ("async", "sync"))
         _choose("initiators", initiators, ("all", "active"))
         _choose("continuous", continuous, (False,), True)
+        if mode == "sync" and initiators != "all":
+            raise ArgumentError(
+                f"initiators={initiators!r} goes with mode='async': with 'sync' all average"
+            )
         vector = parse_in_place("buf", buf)
         memories = [understand(*named, writable=True) for named in split("buf", buf)]
         name = type_name(vector.dtype, "buf")

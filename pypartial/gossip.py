@@ -1,4 +1,4 @@
-"""Requests of gossip (AD-PSGD): averages with a neighbour, which may compute meanwhile."""
+"""Requests of gossip: averages with a neighbour, which may compute meanwhile, or with all."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arguments import seconds
-from ._buffer import shape_of, split, understand
+from ._buffer import Memory, shape_of, split, understand
 from ._handle import Request, _check_status
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError
+from .queue import QueueRequest
 from .status import GroupResult, Status
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
     from ._core import CData
     from ._gossip_init import Arguments
+    from ._queue_init import Arguments as QueueArguments
     from .context import Context
     from .topology import Topology
 
-__all__ = ["GossipRequest"]
+__all__ = ["GossipRequest", "SyncGossipRequest"]
 
 Shape = tuple[int, ...]
 
@@ -49,6 +51,24 @@ class Settings:
 
     def __str__(self) -> str:
         return f"{self.topology}, {self.count} {self.dtype.name}, '{self.mode}'"
+
+    def read_like(self, name: str, buffers: Any, writable: bool) -> list[Memory]:
+        """Return the memory of buffers; raise `ArgumentError` if they are not like `buf`."""
+        memories = [understand(*named, writable=writable) for named in split(name, buffers)]
+        if len(memories) != len(self.shapes):
+            raise ArgumentError(
+                f"{name} has {len(memories)} buffers, and buf has {len(self.shapes)}"
+            )
+        for memory, shape, orders in zip(memories, self.shapes, self.orders, strict=True):
+            found = shape_of(memory)
+            if memory.dtype != self.dtype or found != shape:
+                raise ArgumentError(
+                    f"{memory.name} has shape {found} and dtype {memory.dtype.name}, and the model "
+                    f"{shape} and {self.dtype.name}: they must be equal"
+                )
+            if not set(memory.orders) & set(orders):
+                raise ArgumentError(f"{memory.name} and buf are arrays of opposite memory order")
+        return memories
 
 
 class GossipRequest(Request):
@@ -149,24 +169,9 @@ class GossipRequest(Request):
 
     def _pieces(self, name: str, buffers: Any, writable: bool) -> tuple[CData, int]:
         """Return buffers that are like those of the handle as the core takes them."""
-        settings = self._settings
-        memories = [understand(*named, writable=writable) for named in split(name, buffers)]
-        if len(memories) != len(settings.shapes):
-            raise ArgumentError(
-                f"{name} has {len(memories)} buffers, and buf has {len(settings.shapes)}"
-            )
+        memories = self._settings.read_like(name, buffers, writable)
         pieces = self._native.ffi.new("pp_piece_t[]", len(memories))
-        for piece, memory, shape, orders in zip(
-            pieces, memories, settings.shapes, settings.orders, strict=True
-        ):
-            found = shape_of(memory)
-            if memory.dtype != settings.dtype or found != shape:
-                raise ArgumentError(
-                    f"{memory.name} has shape {found} and dtype {memory.dtype.name}, and the model "
-                    f"{shape} and {settings.dtype.name}: they must be equal"
-                )
-            if not set(memory.orders) & set(orders):
-                raise ArgumentError(f"{memory.name} and buf are arrays of opposite memory order")
+        for piece, memory in zip(pieces, memories, strict=True):
             piece.recv = self._native.ffi.cast("void *", memory.address)
             piece.count = memory.count
         return pieces, len(memories)
@@ -372,3 +377,77 @@ class GossipRequest(Request):
 
     def _describe(self) -> str:
         return str(self._settings)
+
+
+class SyncGossipRequest(QueueRequest):
+    """A persistent average with all neighbours, by the weights of a graph (D-PSGD).
+
+    ``Context.Gossip_init(..., mode="sync")`` makes it. It is a `QueueRequest` whose updates all
+    neighbours wait for, and which adds: this rank's model is what is in `buf`. `Start` adds to it,
+    and sends it to the neighbours. Until `Wait` the application may read it there, and compute a
+    gradient. `Wait` writes the weighted average of the models of this rank and its in-neighbours,
+    all of the same iteration.
+
+    References
+    ----------
+    X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (D-PSGD),
+    NeurIPS 2017, Algorithm 1.
+
+    Examples
+    --------
+    >>> request = ctx.Gossip_init(model, "ring", mode="sync")  # doctest: +SKIP
+    >>> request.Start()  # doctest: +SKIP
+    >>> for step in range(100):  # doctest: +SKIP
+    ...     change = -lr * gradient(model)  # reads it
+    ...     request.Wait()
+    ...     request.Start(add=change)
+    """
+
+    __slots__ = ("_like", "_pieces")
+
+    def __init__(
+        self,
+        context: Context,
+        native: Native,
+        handle: CData,
+        arguments: QueueArguments,
+        like: Settings,
+    ) -> None:
+        """Wrap a handle of the C core; `Context.Gossip_init` does this."""
+        vector = arguments.vector
+        super().__init__(context, native, handle, vector, arguments.settings)
+        self._like = like
+        self._pieces = [self._array(piece.recv, piece.count) for piece in vector.pieces]
+
+    def _array(self, address: int, count: int) -> np.ndarray[Any, Any]:
+        ffi, dtype = self._native.ffi, self._like.dtype
+        memory: Any = ffi.buffer(ffi.cast("char *", address), count * dtype.itemsize)
+        return np.frombuffer(memory, dtype)
+
+    def _describe(self) -> str:
+        return str(self._like)
+
+    def Start(self, add: Any = None) -> None:
+        """Add to the model in `buf`, and send it to the neighbours.
+
+        Local; never waits for another rank.
+
+        Parameters
+        ----------
+        add : buffer, or list of buffers, optional
+            What to add, such as the gradient times minus the learning rate: of the shapes and the
+            dtype of `buf`. It is read during the call.
+
+        Raises
+        ------
+        ArgumentError
+            If `add` is not like `buf`. Nothing was added or sent.
+        Error, PeerFailedError
+            As `QueueRequest.Start`.
+        """
+        self._live()
+        if add is not None and not self._is_outstanding():
+            added = self._like.read_like("add", add, writable=False)
+            for piece, memory in zip(self._pieces, added, strict=True):
+                piece += self._array(memory.address, memory.count)
+        super().Start()

@@ -30,8 +30,8 @@ State = Callable[[], Sequence[Vector]]
 class Method(ABC):
     """How the ranks of a context train a model together: the base of all methods.
 
-    Use one of `Synchronous`, `EagerSGD`, `PartialReduce`, `Ripples` and `ADPSGD`. A method is
-    immutable, and methods are compared by value.
+    Use one of `Synchronous`, `EagerSGD`, `PartialReduce`, `Ripples`, `ADPSGD`, `DPSGD` and `Hop`. A
+    method is immutable, and methods are compared by value.
     """
 
     @property
@@ -179,9 +179,9 @@ class Worker(ABC):
 
         Blocking, not collective: it waits as the method's policy or generator says. If `update`
         raises an exception, that passes on, and communicates nothing. With `Synchronous` and
-        `EagerSGD` this rank's model then lacks a round, and every later call raises. With
-        `PartialReduce`, `Ripples` and `ADPSGD` the update comes first: after an exception of what
-        follows go on with ``step(None, update)``, because the gradient has been applied.
+        `EagerSGD` this rank's model then lacks a round, and every later call raises. With the
+        methods that average models the update comes first: after an exception of what follows go on
+        with ``step(None, update)``, because the gradient has been applied.
 
         Parameters
         ----------
@@ -246,8 +246,8 @@ class Worker(ABC):
         model of a rank counts by the steps that the rank has made since the last flush, those
         without a gradient included. So that of a rank without steps does not count. If all ranks
         have made as many, or none, all models count the same. What `state` returns counts by the
-        steps with a gradient. With their option ``final="equal"``, and with `ADPSGD`, all count the
-        same.
+        steps with a gradient. With their option ``final="equal"``, and with `ADPSGD`, `DPSGD` and
+        `Hop`, all count the same.
 
         Parameters
         ----------
@@ -281,8 +281,9 @@ class Worker(ABC):
         reach its model before they come to a flush, or to their end. There its model counts by its
         few steps; at later ones it does not count. A rank with far fewer batches than others can go
         on by ``step(None, update)`` instead: its model then stays with those of the others, which
-        learn more slowly by it. With `ADPSGD` its neighbours go on averaging with its model. The
-        worker cannot be used afterwards, except for its attributes and `state_dict`.
+        learn more slowly by it. With `ADPSGD` its neighbours go on averaging with its model, with
+        `DPSGD` and `Hop` without it. The worker cannot be used afterwards, except for its
+        attributes and `state_dict`.
 
         Parameters
         ----------

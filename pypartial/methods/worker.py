@@ -21,7 +21,6 @@ from .state import Shape, average_state, check_state, shapes
 
 if TYPE_CHECKING:
     from .._handle import Request
-    from ..status import Status
 
 __all__ = ["CommonWorker", "Purpose"]
 

@@ -64,8 +64,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ctx : Context
         If torch.distributed has a process group, of the same size.
     method : pypartial.methods.Method, optional
-        `Synchronous`, `EagerSGD` (the default), `PartialReduce`, `Ripples` or `ADPSGD`, of
-        `pypartial.methods`.
+        `Synchronous`, `EagerSGD` (the default), `PartialReduce`, `Ripples`, `ADPSGD`, `DPSGD` or
+        `Hop`, of `pypartial.methods`.
     scheduler : torch.optim.lr_scheduler.LRScheduler, optional
         Made on `optimizer`; not a ``ReduceLROnPlateau``. The wrapper calls its ``step()`` after
         each step of `optimizer`; do not call it yourself. With partial rounds nobody knows

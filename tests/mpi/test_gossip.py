@@ -336,7 +336,7 @@ def test_ranks_that_are_away_stay_neighbours(comm, ctx):
         ((np.zeros(2, "i4"), "ring"), "floating"),
         ((np.zeros(2), "torus:7x9"), "number of ranks must be 63"),
         ((np.zeros(2), 5), "topology must be"),
-        ((np.zeros(2), "ring", "sync"), "not there yet"),
+        ((np.zeros(2), "ring", "synchronous"), "mode must be one of"),
         ((np.zeros(2), "ring", "async", "some"), "initiators must be one of"),
         ((np.zeros(2), "ring", "async", "all", True), "not there yet"),
         (("text", "ring"), "buf is"),

@@ -315,3 +315,42 @@ def test_what_queues_do_not_have(ctx):
         request.queue_size(sender=ctx.rank)
     assert "complete" in repr(request)
     request.Free()
+
+
+# ---- D-PSGD --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.sizes(2, 3, 5)
+def test_gossip_in_step_averages_by_the_weights_of_the_graph(comm, ctx, order):
+    """The models of all ranks follow x <- W x + add, and their mean moves by what is added only."""
+    topology = pp.topology.ring() if comm.size > 2 else pp.topology.complete()
+    weights = topology.on(comm.size).weights
+    draw = np.random.default_rng(5)
+    model = np.asarray(draw.normal(size=(comm.size, 3, 4)))
+    bufs = [np.array(model[comm.rank, :2], order=order), np.array(model[comm.rank, 2:].ravel())]
+    request = ctx.Gossip_init(bufs, topology, "sync")
+    for _ in range(8):
+        add = draw.normal(size=model.shape)
+        own = [np.array(add[comm.rank, :2], order=order), add[comm.rank, 2:].ravel()]
+        request.Start(add=own)
+        model += add
+        np.testing.assert_allclose(bufs[0], model[comm.rank, :2], rtol=1e-12)
+        with pytest.raises(pp.Error, match="was not collected"):
+            request.Start(add=own)
+        np.testing.assert_allclose(bufs[1], model[comm.rank, 2:].ravel(), rtol=1e-12)
+        request.Wait()
+        model = np.tensordot(weights.T, model, 1)
+        np.testing.assert_allclose(bufs[0], model[comm.rank, :2], rtol=1e-12)
+        np.testing.assert_allclose(bufs[1], model[comm.rank, 2:].ravel(), rtol=1e-12)
+    for wrong, words in [(own[:1], "add has 1 buffers"), ([own[1], own[1]], r"add\[0\] has shape")]:
+        with pytest.raises(pp.ArgumentError, match=words):
+            request.Start(add=wrong)
+    request.Flush()
+    np.testing.assert_allclose(bufs[0], model[:, :2].mean(0), rtol=1e-12)
+    request.Free()
+
+
+def test_gossip_in_step_does_not_choose_who_asks(comm, ctx):
+    with pytest.raises(pp.ArgumentError, match="goes with mode='async'"):
+        ctx.Gossip_init(np.zeros(2), "complete", mode="sync", initiators="active")

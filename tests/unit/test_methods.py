@@ -10,7 +10,9 @@ import pypartial as pp
 from pypartial import methods
 from pypartial.methods import (
     ADPSGD,
+    DPSGD,
     EagerSGD,
+    Hop,
     Method,
     PartialReduce,
     Ripples,
@@ -19,7 +21,10 @@ from pypartial.methods import (
 )
 from pypartial.methods.state import average_state, check_state, shapes
 
-ALL = [Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3)), ADPSGD("ring")]
+ALL = [
+    *[Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3)), ADPSGD("ring")],
+    *[DPSGD("ring"), Hop("ring")],
+]
 
 
 # ---- values -------------------------------------------------------------------------------------
@@ -84,6 +89,11 @@ def test_values_are_kept_as_their_types():
         (lambda: ADPSGD("ringlet"), "'ringlet' is not a topology"),
         (lambda: ADPSGD(pp.topology.ring), "topology must be a topology such as"),
         (lambda: ADPSGD("ring", "passive"), "initiators must be one of 'all', 'active'"),
+        (lambda: DPSGD(3), "topology must be a topology such as"),
+        (lambda: Hop("ring", max_ig=0), "max_ig must be in 1"),
+        (lambda: Hop("ring", backup=-1), "backup must be in 0"),
+        (lambda: Hop("ring", staleness=0.5), "staleness must be an integer"),
+        (lambda: Hop("ring", protocol="token"), "protocol must be one of 'tokens'"),
         (lambda: Ripples(pp.groups.Given()), "does not name its group; use Table"),
     ],
 )
@@ -101,23 +111,6 @@ def test_check_method_takes_methods_and_names_the_others():
     for wrong in ("eager", EagerSGD, None, 3, pp.Majority()):
         with pytest.raises(pp.ArgumentError, match=r"must be one of Synchronous\(\), EagerSGD\(\)"):
             check_method(wrong)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("hop", "Hop"), ("Hop", "Hop"), ("D-PSGD", "D-PSGD"), (type("DPSGD", (), {}), "D-PSGD")],
-)
-def test_methods_that_are_not_here_yet_are_refused_by_name(name, words):
-    with pytest.raises(pp.ArgumentError, match=f"{words}.*not implemented yet"):
-        check_method(name)
-
-
-def test_so_are_their_attributes():
-    for name in ("Hop", "DPSGD", "D_PSGD"):
-        with pytest.raises(AttributeError, match="not implemented yet; there are Synchronous"):
-            getattr(methods, name)
-    with pytest.raises(AttributeError, match="has no attribute 'Eager'"):
-        getattr(methods, "Eager")  # noqa: B009
 
 
 # ---- loading -------------------------------------------------------------------------------------
