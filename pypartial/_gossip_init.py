@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from ._buffer import is_specification, layout_of, parse_in_place, shape_of, split, understand
 from ._elements import type_name
 from ._make import AnyArguments, make
-from ._names import TYPE
+from ._names import INITIATORS, MODE, TYPE
 from ._queue_init import Arguments as QueueArguments
 from .errors import ArgumentError
 from .gossip import GossipRequest, Settings, SyncGossipRequest
@@ -86,7 +86,10 @@ class GossipInit:
             must be bipartite (AD-PSGD, section 3.3.1). A request of a *passive* rank, of the other
             side, is complete at once with its model as it is.
         continuous : bool, optional
-            True is not there yet.
+            True: averages go on by themselves, one after the other (AD-PSGD, Appendix A): `Start`
+            only adds, and `Wait` gives the model as it is. The progress thread asks for them and
+            rests between two, so that three quarters of the time are left to the application; with
+            ``progress="caller"`` they go on inside calls.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit.
 
@@ -99,8 +102,8 @@ class GossipInit:
         ------
         ArgumentError
             If an argument of this rank is wrong: a topology that does not allow the number of
-            ranks, or that has an odd cycle with ``initiators="active"``; integers; what is not
-            there yet. The other ranks raise `MismatchError`, so no rank hangs.
+            ranks, or that has an odd cycle with ``initiators="active"``; integers. The other ranks
+            raise `MismatchError`, so no rank hangs.
         MismatchError
             If the ranks differ in shapes, memory order, type or graph, or if the arguments of
             another rank are wrong. Every rank raises.
@@ -162,14 +165,6 @@ SYNC: dict[str, Any] = {
 }
 
 
-def _choose(name: str, value: Any, now: Any, *later: Any) -> None:
-    """Raise unless a value is one that is there now."""
-    if not isinstance(value, (str, bool)) or value not in (*now, *later):
-        raise ArgumentError(f"{name} must be one of {(*now, *later)}, not {value!r}")
-    if value not in now:
-        raise ArgumentError(f"{name}={value!r} is not there yet: use {name}={now[0]!r}")
-
-
 @dataclass(frozen=True)
 class Arguments(AnyArguments):
     """The arguments of ``Gossip_init``, read and found right."""
@@ -182,12 +177,14 @@ class Arguments(AnyArguments):
     ) -> Arguments:
         """Read the arguments."""
         found = as_topology(topology)
-        _choose("mode", mode, ("async", "sync"))
-        _choose("initiators", initiators, ("all", "active"))
-        _choose("continuous", continuous, (False,), True)
-        if mode == "sync" and initiators != "all":
+        MODE.check(mode)
+        INITIATORS.check(initiators)
+        if not isinstance(continuous, bool):
+            raise ArgumentError(f"continuous must be True or False, not {continuous!r}")
+        if mode == "sync" and (initiators != "all" or continuous):
+            wrong = "continuous=True" if continuous else f"initiators={initiators!r}"
             raise ArgumentError(
-                f"initiators={initiators!r} goes with mode='async': with 'sync' all average"
+                f"{wrong} goes with mode='async': with 'sync' all ranks average in step"
             )
         vector = parse_in_place("buf", buf)
         memories = [understand(*named, writable=True) for named in split("buf", buf)]
@@ -200,6 +197,7 @@ class Arguments(AnyArguments):
             topology=found,
             mode=mode,
             initiators=initiators,
+            continuous=continuous,
             dtype=vector.dtype,
             shapes=tuple(map(shape_of, memories)),
             orders=tuple(memory.orders for memory in memories),
@@ -222,6 +220,7 @@ class Arguments(AnyArguments):
         edges = ffi.new("int32_t[]", [*starts, *(rank for own in neighbours for rank in own)])
         pieces = self.pieces(ffi)
         text = f"{settings.topology}, initiators={settings.initiators}"
+        text += ", continuous" * settings.continuous
         config = ffi.new("pp_gossip_config_t *")
         config.pieces = pieces
         config.piece_count = len(self.vector.pieces)
@@ -230,4 +229,5 @@ class Arguments(AnyArguments):
         told = ffi.new("char[]", text.encode(errors="backslashreplace"))
         config.topology_text = told
         config.layout = settings.layout
+        config.continuous = settings.continuous
         return config, (pieces, edges, told)

@@ -107,6 +107,8 @@ AVERAGE: Names[str | None] = Names(
 )
 WEIGHTS = Names("weights", {"constant": "PP_WEIGHTS_CONSTANT", "dynamic": "PP_WEIGHTS_CLOSEST"})
 MISSING = Names("missing", {"closest": "PP_WEIGHTS_CLOSEST", "initial": "PP_WEIGHTS_INITIAL"})
+MODE = Names("mode", {"async": 0, "sync": 1})  # of gossip, as the next one
+INITIATORS = Names("initiators", {"all": 0, "active": 1})
 PROTOCOL = Names(
     "protocol",
     {

@@ -38,6 +38,7 @@ class Settings:
     topology: Topology
     mode: str
     initiators: str
+    continuous: bool
     dtype: np.dtype[Any]
     shapes: tuple[Shape, ...]
     orders: tuple[str, ...]

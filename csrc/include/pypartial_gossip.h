@@ -25,6 +25,8 @@ typedef struct pp_gossip_config {
        initiates nothing: its requests are complete with its model as it is.  Copied. */
     const int32_t *edges;
     const char *topology_text; /* for texts; read during the call */
+    int32_t  continuous;       /* averages go on by themselves, one after the other: pp_start() only adds, and pp_wait()
+                                  gives the model as it is */
     uint64_t layout;           /* of the application's arrays: a number that must be the same on all ranks */
     int32_t  plant;            /* 0; simulations: pp_groups_plant_t */
 } pp_gossip_config_t;

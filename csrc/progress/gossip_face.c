@@ -113,7 +113,12 @@ pp_status_t pp_check_holds_none(pp_ctx_t *ctx, const char *what)
     return PP_OK;
 }
 
-static bool has_no_request(const void *arg) { return ((const pp_handle_t *)arg)->request.state != PP_OUTSTANDING; }
+/* Also of averages that go on by themselves: this one is over. */
+static bool has_no_request(const void *arg)
+{
+    pp_gossip_t *gossip = pp_gossip_of(arg);
+    return gossip->base.handle.request.state != PP_OUTSTANDING && !(gossip->continuous.are_on && pp_gossip_asks(gossip));
+}
 
 static bool may_hold(const void *arg)
 {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from .._names import Names
+from .._names import INITIATORS
+from ..errors import ArgumentError
 from ..gossip import GossipRequest
 from ..status import Status
 from ..topology import Topology, as_topology
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from ..context import Context
 
 __all__ = ["ADPSGD"]
-
-INITIATORS = Names("initiators", {"all": 0, "active": 1})
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class ADPSGD(Method):
     initiators : {"all", "active"}, optional
         ``"active"``: only one side of a bipartite graph asks for averages, as in the paper; see
         `Context.Gossip_init`.
+    continuous : bool, optional
+        True: averages go on by themselves while a rank computes, and a step only adds its change.
 
     Raises
     ------
@@ -60,13 +61,20 @@ class ADPSGD(Method):
 
     topology: Topology
     initiators: Literal["all", "active"] = "all"
+    continuous: bool = False
 
     def __init__(
-        self, topology: Topology | str, initiators: Literal["all", "active"] = "all"
+        self,
+        topology: Topology | str,
+        initiators: Literal["all", "active"] = "all",
+        continuous: bool = False,
     ) -> None:
         INITIATORS.check(initiators)
+        if not isinstance(continuous, bool):
+            raise ArgumentError(f"continuous must be True or False, not {continuous!r}")
         object.__setattr__(self, "topology", as_topology(topology))
         object.__setattr__(self, "initiators", initiators)
+        object.__setattr__(self, "continuous", continuous)
 
     def worker(
         self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
@@ -89,8 +97,9 @@ class GossipWorker(CommonWorker):
         self._known = self.x.copy()  # as the library wrote it
         self._is_written = False  # the library has written it, or is about to
         self._change = np.empty_like(self.x)
+        method = self._method
         return self._ctx.Gossip_init(
-            self.x, self._method.topology, initiators=self._method.initiators
+            *(self.x, method.topology, "async", method.initiators, method.continuous)
         )
 
     def _advance(self, update: Update, is_given: bool) -> int:

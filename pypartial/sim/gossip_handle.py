@@ -29,6 +29,7 @@ class GossipOptions:
     dtype: str = "float64"
     pieces: int = 1
     fenced: bool = False
+    continuous: bool = False
     raw: tuple[tuple[str, int], ...] = ()  # wrong values for members of the core's struct
 
     def handle(self) -> GossipHandle:
@@ -68,6 +69,7 @@ class GossipHandle(AnyHandle):
         config.edges = self._keep(ffi.new("int32_t[]", [*starts, *chain.from_iterable(edges)]))
         config.topology_text = self._keep(ffi.new("char[]", b"of a test"))
         config.plant = PLANTS[plant]
+        config.continuous = self.options.continuous
         return self._filled(config)
 
     def _pieces(self, array: Any) -> tuple[Any, int]:

@@ -338,7 +338,7 @@ def test_ranks_that_are_away_stay_neighbours(comm, ctx):
         ((np.zeros(2), 5), "topology must be"),
         ((np.zeros(2), "ring", "synchronous"), "mode must be one of"),
         ((np.zeros(2), "ring", "async", "some"), "initiators must be one of"),
-        ((np.zeros(2), "ring", "async", "all", True), "not there yet"),
+        ((np.zeros(2), "ring", "async", "all", 2), "continuous must be True or False"),
         (("text", "ring"), "buf is"),
     ],
 )
@@ -401,3 +401,29 @@ def test_what_is_added_must_be_like_the_model(comm, ctx):
     request.Flush()
     assert (buf == 1).all()
     request.Free()
+
+
+# ---- averages that go on by themselves -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [3, 200_000])
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+@pytest.mark.sizes(2, 3, 5)
+def test_averages_go_on_without_a_start(comm, progress, count):
+    """Models approach each other while no rank starts anything; what is added is not lost."""
+    with pp.Context(comm, progress=progress, seed=7) as context:
+        buf, status = np.full(count, float(comm.rank)), pp.Status()
+        request = context.Gossip_init(buf, "complete", continuous=True)
+        for _ in range(3):
+            request.Start(add=np.ones(count))
+            request.Wait(status)
+            assert status.group == (comm.rank,)
+        mean = (comm.size - 1) / 2 + 3
+        deadline = time.monotonic() + 60
+        while abs(buf - mean).max() > 1e-3:
+            assert time.monotonic() < deadline, f"the model is {buf} and not near {mean}"
+            request.Start()
+            request.Wait()
+        request.Flush()
+        np.testing.assert_allclose(buf, mean, rtol=1e-12)
+        request.Free()

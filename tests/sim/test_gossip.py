@@ -100,7 +100,8 @@ class Walker:
             yield self.random.choice((0, 0, 200, 5000))
             does = self.random.choice(("average", "average", "average", "hold", "read", "away"))
             yield from getattr(self, does)(handle)
-        if self.random.random() < 0.5 and self.options.edges[self.rank]:
+        asks = self.options.edges[self.rank] and not self.options.continuous
+        if self.random.random() < 0.5 and asks:
             yield ("gossip_start", handle, self.add())  # a Flush takes it back
         for _ in range(2):
             found = yield ("flush", handle)
@@ -166,6 +167,7 @@ def cases(draw: Any) -> dict[str, Any]:
         "passive": draw(st.booleans()),
         "pieces": draw(st.integers(1, 2)),
         "fenced": draw(st.booleans()),
+        "continuous": draw(st.booleans()),
         "pace": draw(st.sampled_from(((0, 1), (300, 1000), (900, 20_000)))),
         "seed": draw(st.integers(0, 2**32)),
     }
@@ -178,7 +180,9 @@ def perform(case: dict[str, Any], steps: int = 12, **world_options: Any) -> Repl
     if case["passive"]:
         edges = [own if rank == 0 or shape.random() < 0.5 else [] for rank, own in enumerate(edges)]
     options = GossipOptions(
-        tuple(map(tuple, edges)), case["count"], case["dtype"], case["pieces"], case["fenced"]
+        tuple(map(tuple, edges)),
+        *(case["count"], case["dtype"], case["pieces"], case["fenced"]),
+        continuous=case.get("continuous", False),
     )
     world = World(ranks, seed=seed, memory=case["pace"], keep_groups=True, **world_options)
     walkers = [Walker(rank, options, seed, shape.randrange(steps + 1)) for rank in range(ranks)]
@@ -227,6 +231,29 @@ def test_by_messages_no_graph_deadlocks(graph: str, ranks: int) -> None:
         case = {"ranks": ranks, "count": 3, "dtype": "float64", "passive": False, "pieces": 1}
         case |= {"fenced": False, "pace": (), "seed": seed, "edges": edges}
         assert perform(case, steps=30).averages > 5 * ranks
+
+
+def test_averages_go_on_by_themselves(memory: tuple[int, ...]) -> None:
+    """A rank that makes no Start at all comes to the mean of all after a while."""
+    rings = GossipOptions(((1, 2), (0, 2), (0, 1)), 5, continuous=True)
+    far: list[float] = []
+
+    def program(rank: int) -> Program:
+        handle = yield ("gossip_init", rings, 0, 9.0 * rank)
+        if rank == 1:
+            found = yield from average(handle, np.ones(5))
+            assert found.round == 0
+            assert found.members == (1,)
+        yield 200 * MS
+        yield from hold(handle)
+        far.append(abs(float(handle.model[0]) - 28 / 3))
+        yield ("call", handle, handle.release())
+        yield ("flush", handle)
+        assert np.frombuffer(handle.collected().data)[0] == pytest.approx(28 / 3)
+        yield from end(handle)
+
+    run(World(3, memory=memory), program)
+    assert max(far) < 1e-6
 
 
 @pytest.mark.parametrize("graph", ["ring", "complete", "directed"])

@@ -64,6 +64,7 @@ GROUPS: dict[str, Make] = {
 }
 GOSSIP: dict[str, Make] = {
     "ad-psgd": lambda ranks: ADPSGD("complete"),
+    "ad-psgd-continuous": lambda ranks: ADPSGD("complete", continuous=True),
     "ad-psgd-active": lambda ranks: ADPSGD(pp.topology.star(), "active"),
 }
 # All ranks are neighbours and wait for each other, so that an average is of all.

@@ -59,7 +59,8 @@ pp_status_t pp_gossip_ask(pp_gossip_t *gossip, bool asks)
     pp_gossip_seat_t *seat = gossip->seat;
     if (!gossip->way->lock(preduce))
         return pp_engine_check(preduce->handle.engine);
-    pp_status_t status = asks ? check_asks(gossip) : PP_OK;
+    const bool  delays = asks && gossip->continuous.are_on && gossip->way->asks(gossip);
+    pp_status_t status = asks && !delays ? check_asks(gossip) : PP_OK;
     if (status >= 0 && gossip->add) {
         if (gossip->adds_at_once)
             pp_gossip_put(gossip, open_slot(gossip), seat->filled);
@@ -68,11 +69,65 @@ pp_status_t pp_gossip_ask(pp_gossip_t *gossip, bool asks)
     }
     if (status >= 0 && asks) {
         gossip->staleness = seat->averages - seat->given;
-        seat->wants = PP_WANTS_AVERAGE;
-        return gossip->way->ask(gossip);
+        gossip->continuous.delays = delays;
+        if (!delays) {
+            seat->wants = PP_WANTS_AVERAGE;
+            return gossip->way->ask(gossip, gossip->continuous.are_on, true);
+        }
     }
     gossip->way->unlock(preduce);
     return status;
+}
+
+bool pp_gossip_asks(pp_gossip_t *gossip)
+{
+    if (!gossip->way->lock(&gossip->base))
+        return false;
+    const bool asks = gossip->way->asks(gossip);
+    gossip->way->unlock(&gossip->base);
+    return asks;
+}
+
+/* ---- averages that go on by themselves (AD-PSGD, Appendix A) --------------------------------------------------- */
+
+/* Between two of them this rank rests PACE times as long as one takes, which leaves its thread to those that compute. */
+enum { PACE = 3, LEAST_REST_NS = 100000, LOOK_NS = 100000 };
+
+/* When one is over, a request that was started meanwhile comes first. */
+static void average_on(pp_gossip_t *gossip)
+{
+    pp_preduce_t  *preduce = &gossip->base;
+    pp_engine_t   *engine = preduce->handle.engine;
+    const uint64_t now = pp_engine_now(engine);
+    if (!gossip->continuous.are_on || preduce->ended || engine->error)
+        return;
+    if (pp_gossip_asks(gossip)) {
+        pp_engine_alarm(engine, now + LOOK_NS);
+        return;
+    }
+    if (gossip->continuous.under_way) {
+        const uint64_t rest = PACE * (now - gossip->continuous.begun_ns);
+        gossip->continuous.under_way = false;
+        gossip->continuous.next_ns = now + (rest > LEAST_REST_NS ? rest : LEAST_REST_NS);
+    }
+    const bool delays = gossip->continuous.delays;
+    if (!delays && (preduce->said != PP_GROUPS_HERE || gossip->hold != PP_HOLDS_NOTHING
+                    || pp_handle_waits(&preduce->handle)))
+        return;
+    if (!delays && now < gossip->continuous.next_ns) {
+        pp_engine_alarm(engine, gossip->continuous.next_ns);
+        return;
+    }
+    if (!gossip->way->lock(preduce))
+        return;
+    gossip->continuous.delays = false;
+    gossip->continuous.under_way = !delays;
+    gossip->continuous.begun_ns = now;
+    preduce->iteration += !delays;
+    gossip->seat->wants = delays ? PP_WANTS_AVERAGE : PP_WANTS_NOTHING;
+    pp_engine_alarm(engine, now + LOOK_NS);
+    if (gossip->way->ask(gossip, delays, false) < 0)
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
 /* ---- the model itself ----------------------------------------------------------------------------------------- */
@@ -121,10 +176,11 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
 {
     const pp_preduce_t *preduce = pp_preduce_of(handle);
     struct {
-        uint64_t count, edges, layout;
+        uint64_t count, edges, layout, continuous;    /* no padding: all bytes are compared */
         int32_t  type, plant;
     } key = {.count = preduce->count, .edges = preduce->table_hash, .layout = pp_gossip_of(handle)->layout,
-             .type = preduce->config.type, .plant = preduce->config.plan.plant};
+             .type = preduce->config.type, .plant = preduce->config.plan.plant,
+             .continuous = pp_gossip_of(handle)->is_continuous};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
     snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s, shapes and order %08x, on the "
@@ -136,6 +192,9 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
 static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
 {
     PP_TRY(pp_preduce_open(handle, agreed));
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    const int32_t      *starts = preduce->config.table + handle->engine->rank;
+    pp_gossip_of(handle)->continuous.are_on = pp_gossip_of(handle)->is_continuous && starts[0] < starts[1];
     handle->waits_as_mpi = true;     /* nobody waits for a rank that computes, so there is no patience */
     return agreed->region ? pp_gossip_open_in_memory(pp_gossip_of(handle)) : PP_OK;
 }
@@ -145,6 +204,7 @@ static void update(pp_handle_t *handle)
     pp_preduce_t *preduce = pp_preduce_of(handle);
     preduce->ops->go_on(preduce);
     pp_preduce_say(preduce);
+    average_on(pp_gossip_of(handle));
 }
 
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns) { return (void)handle, (void)now_ns, PP_NEVER_NS; }
@@ -177,6 +237,7 @@ pp_status_t pp_gossip_new(pp_team_t *team, const pp_gossip_config_t *config, pp_
     gossip->base.handle = (pp_handle_t){.kind = &kind, .team = team};
     gossip->base.models = &pp_gossip_in_memory;
     gossip->layout = config ? config->layout : 0;
+    gossip->is_continuous = config && config->continuous;
     pp_status_t status = config ? pp_preduce_configure(&gossip->base, &groups, ranks) : PP_OK;
     if (status < 0)
         pp_handle_release(&gossip->base.handle);

@@ -39,10 +39,11 @@ typedef struct pp_gossip_way {
     /* Locks the seats; false: the context has failed. */
     bool        (*lock)(pp_preduce_t *);
     void        (*unlock)(pp_preduce_t *);
-    /* A request that this rank has let go of has not ended. */
+    /* A group that this rank has asked for, other than for its request, has not ended. */
     bool        (*asks)(const pp_gossip_t *);
-    /* With the lock, which they release.  Asks for an average; for this rank's model; has held that long enough. */
-    pp_status_t (*ask)(pp_gossip_t *);
+    /* With the lock, which they release.  Asks for an average, or for a group by itself (`stays`: and works at it then);
+       for this rank's model; has held that long enough. */
+    pp_status_t (*ask)(pp_gossip_t *, bool by_itself, bool stays);
     pp_status_t (*ask_to_hold)(pp_gossip_t *);
     pp_status_t (*let_go)(pp_gossip_t *);
 
@@ -61,6 +62,13 @@ struct pp_gossip {
     const pp_piece_t *add;                         /* of the next Start; NULL: nothing */
     uint64_t  staleness;                           /* of the last request */
     uint64_t  layout;                              /* of the application's arrays, for the comparison of arguments */
+    bool      is_continuous;
+    struct {                                       /* of a rank that initiates any: averages that go on by themselves */
+        bool     are_on;
+        bool     under_way;                        /* one that this rank has asked for is */
+        bool     delays;                           /* the request is asked for when that is over */
+        uint64_t begun_ns, next_ns;
+    } continuous;
     pp_gossip_hold_state_t hold;
     uint64_t  holder;                              /* PP_HOLDS: the thread that does, as a number */
     uint64_t  answers;                             /* that were there when it asked to hold the model */
@@ -81,6 +89,8 @@ void       *pp_gossip_open_slot(pp_gossip_t *gossip, bool *filled);
 void        pp_gossip_put(const pp_gossip_t *gossip, void *slot, bool filled);
 /* The open slot has what the Start adds.  `asks`: for an average, too. */
 pp_status_t pp_gossip_ask(pp_gossip_t *gossip, bool asks);
+/* A group that this rank has asked for, other than for its request, has not ended. */
+bool        pp_gossip_asks(pp_gossip_t *gossip);
 
 /* Asks for this rank's model. */
 pp_status_t pp_gossip_ask_to_hold(pp_gossip_t *gossip);

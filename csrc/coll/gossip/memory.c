@@ -47,17 +47,18 @@ static bool asks(const pp_gossip_t *gossip)
     return pp_groups_asks(gossip->base.shared->machine, gossip->base.shared->me);
 }
 
-static pp_status_t ask(pp_gossip_t *gossip)
+static pp_status_t ask(pp_gossip_t *gossip, bool by_itself, bool stays)
 {
     gossip->base.shared->handed_count = 0;
-    return pp_shared_groups_report_locked(&gossip->base, PP_GROUPS_START, gossip->base.iteration);
+    return pp_shared_groups_report_locked(&gossip->base, PP_GROUPS_START,
+                                          by_itself ? PP_GROUPS_BY_ITSELF : gossip->base.iteration, stays);
 }
 
 static pp_status_t ask_to_hold(pp_gossip_t *gossip)
 {
     gossip->base.shared->handed_count = 0;
     gossip->answers = gossip->base.shared->answered;
-    return pp_shared_groups_report_locked(&gossip->base, PP_GROUPS_START, PP_GROUPS_BY_ITSELF);
+    return pp_shared_groups_report_locked(&gossip->base, PP_GROUPS_START, PP_GROUPS_BY_ITSELF, true);
 }
 
 static bool may_hold(const pp_gossip_t *gossip) { return gossip->base.shared->answered != gossip->answers; }
@@ -66,7 +67,7 @@ static pp_status_t let_go(pp_gossip_t *gossip)
 {
     const uint64_t group = gossip->seat->held;
     gossip->seat->held = 0;
-    return pp_shared_groups_report_locked(&gossip->base, PP_GROUPS_FINISH, group);
+    return pp_shared_groups_report_locked(&gossip->base, PP_GROUPS_FINISH, group, false);
 }
 
 static void *model(const pp_gossip_t *gossip)

@@ -97,6 +97,13 @@ static void end_turn(pp_preduce_t *preduce)
 
 /* ---- the group that has its turn ------------------------------------------------------------------------------- */
 
+/* The application is to have a copy of the model. */
+static bool is_wanted(const pp_preduce_t *preduce, const turn_t *turn)
+{
+    return turn->initiator == preduce->handle.engine->rank
+        && (turn->what == FLUSH || paired_of(preduce)->seat.wants == PP_WANTS_AVERAGE);
+}
+
 /* Returns what is to be added to the model. */
 static const void *take(pp_preduce_t *preduce, const turn_t *turn)
 {
@@ -106,20 +113,25 @@ static const void *take(pp_preduce_t *preduce, const turn_t *turn)
         .count = turn->count, .members = turn->members, .weights = preduce->carried->weights};
     pp_preduce_overheard(preduce, &action);
     const uint64_t adds = pp_gossip_take(preduce, &paired_of(preduce)->seat, &action,
-                                         turn->what != HOLD && turn->initiator == rank,
+                                         turn->what != HOLD && is_wanted(preduce, turn),
                                          (uint64_t)(uintptr_t)preduce->carried->vector->data);
     return (const void *)(uintptr_t)adds;
 }
 
-static void end_average(pp_preduce_t *preduce)
+static void end_average(pp_preduce_t *preduce, bool wanted)
 {
     paired_of(preduce)->asks = false;
-    pp_preduce_complete(preduce);
+    if (wanted)
+        pp_preduce_complete(preduce);
 }
 
-static void end_flush(pp_preduce_t *preduce) { pp_preduce_flushed(preduce, PP_IN_FLUSH); }
+static void end_flush(pp_preduce_t *preduce, bool wanted)
+{
+    (void)wanted;
+    pp_preduce_flushed(preduce, PP_IN_FLUSH);
+}
 
-static void (*const ends[])(pp_preduce_t *) = {[AVERAGE] = end_average, [FLUSH] = end_flush};
+static void (*const ends[])(pp_preduce_t *, bool wanted) = {[AVERAGE] = end_average, [FLUSH] = end_flush};
 
 /* The model is that of the group. */
 static void finish(pp_preduce_t *preduce)
@@ -127,7 +139,7 @@ static void finish(pp_preduce_t *preduce)
     paired_t     *paired = paired_of(preduce);
     const turn_t *turn = first_turn(paired);
     const what_t  what = (what_t)turn->what;
-    const bool    wanted = turn->initiator == preduce->handle.engine->rank;
+    const bool    own = turn->initiator == preduce->handle.engine->rank, wanted = is_wanted(preduce, turn);
     const bool    alone = turn->count == 1 && what != FLUSH;
     if (wanted) {
         preduce->kernels.memory->copy(preduce->kernels.memory, paired->result->data, preduce->carried->vector->data,
@@ -135,8 +147,8 @@ static void finish(pp_preduce_t *preduce)
         pp_preduce_describe(preduce, turn->prefix.round, 0, 0, turn->count, alone ? NULL : turn->members, NULL);
     }
     end_turn(preduce);
-    if (wanted)
-        ends[what](preduce);
+    if (own)
+        ends[what](preduce, wanted);
 }
 
 static void begin_average(pp_preduce_t *preduce, turn_t *turn)
@@ -191,7 +203,7 @@ static const pp_host_t instances = {.take = on_take, .done = on_done, .retired =
 
 static bool lock(pp_preduce_t *preduce) { return (void)preduce, true; }
 static void unlock(pp_preduce_t *preduce) { (void)preduce; }
-static bool asks(const pp_gossip_t *gossip) { return (void)gossip, false; }
+static bool asks(const pp_gossip_t *gossip) { return paired_of(&gossip->base)->asks; }
 
 /* With whom this rank's last request is. */
 static int32_t neighbour(const pp_preduce_t *preduce)
@@ -201,10 +213,11 @@ static int32_t neighbour(const pp_preduce_t *preduce)
 }
 
 /* Iterations begin with 1, so these keys exceed those of flushes. */
-static pp_status_t ask(pp_gossip_t *gossip)
+static pp_status_t ask(pp_gossip_t *gossip, bool by_itself, bool stays)
 {
+    (void)stays;                     /* there are no jobs */
     pp_preduce_t  *preduce = &gossip->base;
-    const int32_t  rank = preduce->handle.engine->rank, other = neighbour(preduce);
+    const int32_t  rank = preduce->handle.engine->rank, other = by_itself ? rank : neighbour(preduce);
     turn_t        *turn = new_turn(preduce, AVERAGE, preduce->iteration << 32 | (uint64_t)rank);
     const bool     lower = rank < other || pp_engine_has(preduce->handle.engine, PP_PLANT_INITIATOR_FIRST);
     paired_of(preduce)->asks = true;

@@ -240,8 +240,8 @@ void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
 bool        pp_shared_groups_lock(pp_preduce_t *preduce);
 void        pp_shared_groups_unlock(pp_preduce_t *preduce);
 /* With that lock, which it releases: tells the machine of an event of this rank, and does what follows.  Without: it
-   takes the lock, too. */
-pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, uint64_t number);
+   takes the lock, too.  `stays`: this rank works at the large jobs that begin thereby. */
+pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, uint64_t number, bool stays);
 pp_status_t pp_shared_groups_report(pp_preduce_t *preduce, int32_t what, uint64_t number);
 /* The handle's memory of the node; NULL: its groups go another way. */
 struct pp_group_region *pp_shared_groups_region(pp_preduce_t *preduce);

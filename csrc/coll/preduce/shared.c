@@ -127,7 +127,7 @@ static void follow_up_all(const pp_preduce_t *preduce, bool serves)
     } while (any);
 }
 
-pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, uint64_t number)
+pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, uint64_t number, bool stays)
 {
     shared_t    *shared = preduce->shared;
     pp_engine_t *engine = preduce->handle.engine;
@@ -140,7 +140,7 @@ pp_status_t pp_shared_groups_report_locked(pp_preduce_t *preduce, int32_t what, 
     if (status >= 0)
         settle_groups(preduce, now);
     pp_node_unlock(shared->node);
-    follow_up_all(preduce, what != PP_GROUPS_START);
+    follow_up_all(preduce, !stays);
     return status;
 }
 
@@ -148,7 +148,7 @@ pp_status_t pp_shared_groups_report(pp_preduce_t *preduce, int32_t what, uint64_
 {
     if (!pp_shared_groups_lock(preduce))
         return pp_engine_check(preduce->handle.engine);
-    return pp_shared_groups_report_locked(preduce, what, number);
+    return pp_shared_groups_report_locked(preduce, what, number, what == PP_GROUPS_START);
 }
 
 /* ---- the way --------------------------------------------------------------------------------------------------- */
