@@ -14,7 +14,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +39,8 @@ LONGEST_NS = 10**15
 """The longest computation of a step (11.6 days): sums of such times stay far below 2**63."""
 
 _FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?", re.IGNORECASE)
+_SHARE = re.compile(r"p=([0-9]{1,9}(?:\.[0-9]{1,9}|/0*[1-9][0-9]{0,8})?)")
+_SLOWED = "random:6x:p=1/16"
 _SEED_LIMIT = 1 << 64
 _LINE_LIMIT = 1 << 24
 
@@ -50,6 +53,7 @@ ucf101, wmt16, cloud  training times of eager-SGD, section 2 (an LSTM, a
                       Transformer, ResNet-50)
 slow:R:20x            rank R is 20 times slower than the others
 random:200ms          one rank, drawn in each step, comes 200 ms later
+random:6x:p=1/16      each rank is 6 times slower in a step with probability p
 rotating:50ms:400ms   delays rise from rank to rank; they move on by one rank
                       in each step
 trace:FILE            from FILE: one line a step, one column a rank"""
@@ -63,7 +67,11 @@ class Arrivals(ABC):
     text : str
         The model in its canonical spelling, which `parse_arrivals` reads.
     ranks : int
+    has_base : bool
+        Whether ranks compute for the base time, where nothing disturbs them.
     """
+
+    has_base: ClassVar[bool] = False
 
     def __init__(self, text: str, ranks: int, seed: int) -> None:
         self.text = text
@@ -183,6 +191,8 @@ class _Beta(Arrivals):
 class _Based(Arrivals):
     """A base computation that varies a little, so that arrival times are distinct."""
 
+    has_base = True
+
     def __init__(self, text: str, ranks: int, seed: int, base_ns: int) -> None:
         super().__init__(text, ranks, seed)
         self._base_ns = base_ns
@@ -217,6 +227,21 @@ class _Random(_Based):
     def _draw(self, step: int, generator: np.random.Generator) -> npt.NDArray[Any]:
         drawn = self._base(generator)
         drawn[generator.integers(self.ranks)] += self._delay_ns
+        return drawn
+
+
+class _Slowed(_Based):
+    """Each rank is slower in some steps, drawn for itself (Hop, section 7)."""
+
+    def __init__(
+        self, text: str, ranks: int, seed: int, base_ns: int, factor: float, share: float
+    ) -> None:
+        super().__init__(text, ranks, seed, base_ns)
+        self._factor, self._share = factor, share
+
+    def _draw(self, step: int, generator: np.random.Generator) -> npt.NDArray[Any]:
+        drawn = self._base(generator)
+        drawn[generator.random(self.ranks) < self._share] *= self._factor
         return drawn
 
 
@@ -283,6 +308,15 @@ class _Request:
         except ValueError as error:
             raise ValueError(f"{self.text!r}: {error}") from None
 
+    def factor(self, part: str) -> float:
+        """Return a factor of the base computation."""
+        match = _FACTOR.fullmatch(part)
+        factor = float(match[1]) if match else 0.0
+        if not factor > 0:
+            raise ValueError(f"{self.text!r}: {part!r} is not a factor above 0; write 20x or 1.5x")
+        self.bounded(self.base_ns * (1 + VARIATION) * factor)
+        return factor
+
     def bounded(self, nanoseconds: float) -> int:
         """Return a time; raise if it is longer than a rank may compute."""
         if nanoseconds > LONGEST_NS:
@@ -320,6 +354,8 @@ def parse_arrivals(
         Rank R takes K times as long as the others, who compute for `base_ns`.
     ``random:DELAY``
         One rank, drawn in each step, comes DELAY later, after `base_ns` (eager-SGD, 6.2.1).
+    ``random:Kx:p=SHARE``
+        Each rank takes K times as long in a step with probability SHARE, such as ``1/16`` (Hop, 7).
     ``rotating:LEAST:MOST``
         Delays rise linearly from LEAST at rank 0 to MOST at the last rank, after `base_ns`; in
         each step rank r gets the delay that rank r + 1 had before (eager-SGD, 6.2.3).
@@ -410,20 +446,29 @@ def _read_slow(request: _Request, usage: str) -> Arrivals:
             f"{request.text!r}: {rank!r} is not one of {request.ranks} ranks; "
             f"write 0..{request.ranks - 1}"
         )
-    match = _FACTOR.fullmatch(number)
-    factor = float(match[1]) if match else 0.0
-    if match is None or not factor > 0:
-        raise ValueError(f"{request.text!r}: {number!r} is not a factor above 0; write 20x or 1.5x")
-    request.bounded(request.base_ns * (1 + VARIATION) * factor)
-    text = f"slow:{int(rank)}:{match[1]}x"
+    factor = request.factor(number)
+    text = f"slow:{int(rank)}:{number.lower().removesuffix('x')}x"
     return _Slow(text, request.ranks, request.seed, request.base_ns, int(rank), factor)
 
 
 def _read_random(request: _Request, usage: str) -> Arrivals:
-    (delay,) = request.durations(usage)
+    if ":" in request.rest:
+        return _read_slowed(request)
+    (delay,) = request.durations(usage.partition(" ")[0])
     request.bounded(request.base_ns * (1 + VARIATION) + delay)
     text = f"random:{spell_duration(delay)}"
     return _Random(text, request.ranks, request.seed, request.base_ns, delay)
+
+
+def _read_slowed(request: _Request) -> Arrivals:
+    number, share = request.parts(_SLOWED)
+    factor = request.factor(number)
+    match = _SHARE.fullmatch(share)
+    if match is None or Fraction(match[1]) > 1:
+        raise ValueError(f"{request.text!r}: {share!r} is not a probability; write p=1/16 or p=0.1")
+    text = f"random:{number.lower().removesuffix('x')}x:{share}"
+    at = float(Fraction(match[1]))
+    return _Slowed(text, request.ranks, request.seed, request.base_ns, factor, at)
 
 
 def _read_rotating(request: _Request, usage: str) -> Arrivals:
@@ -541,7 +586,7 @@ _MODELS: dict[str, tuple[str, Callable[[_Request, str], Arrivals]]] = {
     "lognormal": ("lognormal:100ms:10ms", _read_lognormal),
     "empirical": ("empirical:FILE", _read_empirical),
     "slow": ("slow:3:20x", _read_slow),
-    "random": ("random:200ms", _read_random),
+    "random": (f"random:200ms or {_SLOWED}", _read_random),
     "rotating": ("rotating:50ms:400ms", _read_rotating),
     "trace": ("trace:FILE", _read_trace),
 }

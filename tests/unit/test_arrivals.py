@@ -37,6 +37,7 @@ WITHOUT_FILES = [
     "cloud",
     "slow:3:20x",
     "random:200ms",
+    "random:6x:p=1/16",
     "rotating:50ms:400ms",
 ]
 DRAWN = [text for text in WITHOUT_FILES if not text.startswith("linear")]
@@ -248,6 +249,25 @@ def test_random_delays_one_rank_of_a_step() -> None:
     assert times.min() == pytest.approx(10 * MS, abs=VARIATION * 10 * MS + 1)
 
 
+def test_each_rank_is_slower_with_a_probability() -> None:
+    plain, slowed = model("slow:0:1x", 16), model("random:6x:p=1/16", 16)
+    ratios = np.array([slowed.times(step) / plain.times(step) for step in range(4000)])
+    slow = ratios > 2
+    np.testing.assert_allclose(ratios, np.where(slow, 6, 1), rtol=1e-6)
+    # The share of each rank is 1/16, of a pair 1/256, within five standard errors.
+    np.testing.assert_allclose(slow.mean(axis=0), 1 / 16, atol=5 * (15 / 256 / 4000) ** 0.5)
+    both = (slow[:, 1:] & slow[:, :-1]).mean()
+    assert both == pytest.approx(1 / 256, abs=5 * (1 / 256 / 60_000) ** 0.5)
+
+
+def test_a_probability_is_a_fraction_or_a_number() -> None:
+    texts = ("random:2X:p=0.25", "random:2:p=1/4", " random : 2x : p=1/4 ")
+    drawn = [model(text, 64).times(3) for text in texts]
+    assert (drawn[0] == drawn[1]).all() and (drawn[1] == drawn[2]).all()
+    assert model("random:2X:p=0.25").text == "random:2x:p=0.25"
+    assert (model("random:1x:p=1").times(3) == model("random:5x:p=0").times(3)).all()
+
+
 def test_rotating_delays_shift_by_one_rank() -> None:
     arrivals = model("rotating:50ms:400ms", base_ns=0)
     skew = np.arange(50, 401, 50) * MS
@@ -373,6 +393,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
         ("slow:1:" + "9" * 5000 + "x", "a rank would compute for inf s"),
         ("slow:1", "is incomplete or too long: write slow:3:20x"),
         ("random:2000000s", "a rank would compute for 2e"),
+        ("random:6x", "'random:6x': '6x' is not a duration"),
+        ("random:6x:1/16", "'1/16' is not a probability; write p=1/16 or p=0.1"),
+        ("random:6x:p=17/16", "'p=17/16' is not a probability"),
+        ("random:6x:p=1/0", "'p=1/0' is not a probability"),
+        ("random:6x:p=nan", "'p=nan' is not a probability"),
+        ("random:0x:p=1/16", "'0x' is not a factor above 0"),
+        ("random:6x:p=1/16:2", "is incomplete or too long: write random:6x:p=1/16"),
+        ("random:99999999999x:p=0", "a rank would compute for 1.05e"),
         ("rotating:400ms:50ms", "is above the greatest; write rotating:50ms:400ms"),
         ("rotating:50ms", "is incomplete or too long: write rotating:50ms:400ms"),
     ],
