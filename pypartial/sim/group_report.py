@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from .. import __version__
 from ..provenance import header
 from .arrivals import Arrivals, parse_arrivals
+from .events import drawn_times
 from .generators import Plan
 from .group_options import GroupsOptions
 from .group_run import Course, Result, simulate
@@ -79,17 +80,11 @@ def _model(options: GroupsOptions, arrivals: str) -> Arrivals:
 
 def course_of(options: GroupsOptions, plan: Plan, arrivals: str) -> Course:
     """Return the simulation of one generator under an arrival model."""
-    model = _model(options, arrivals)
-
-    def times(iteration: int) -> Sequence[int]:
-        drawn: list[int] = model.times(iteration).tolist()
-        return drawn
-
     return Course(
         plan=plan,
         ranks=options.ranks,
         iterations=options.iterations,
-        times=times,
+        times=drawn_times(_model(options, arrivals)),
         seed=options.seed,
         per_node=options.per_node,
         group_ns=options.group_ns,

@@ -1,30 +1,23 @@
 """``pypartial sim groups``: the protocol of a generator alone, in virtual time.
 
 Every rank computes, asks for a group, and computes again when its request is complete. Messages
-take no time, a group takes the same time whatever its members are. Simultaneous events happen in an
-order that is drawn.
+take no time, a group takes the same time whatever its members are.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TextIO
 
+from .events import Events, Times
 from .generators import Plan
 from .groups import Action, Alone, Begin, Complete, Machine, static_table
-from .skew import TooLong
 
 __all__ = ["Course", "Result", "simulate"]
-
-Times = Callable[[int], Sequence[int]]
-_START, _FINISH = 0, 1
-_END_NS = 1 << 63
 
 
 def _table(ranks: int, per_node: int) -> list[list[int]]:
@@ -108,56 +101,27 @@ class Result:
         return Counter(map(len, self.groups))
 
 
-@dataclass
-class _Run:
-    course: Course
-    groups: Machine
-    result: Result
-    log: TextIO | None
-    progress: Callable[[float], None] | None
-    asked_ns: list[int]
-    events: list[tuple[int, float, int, int, int]] = field(default_factory=list)
-    steps: dict[int, Sequence[int]] = field(default_factory=dict)
-    computing: Counter[int] = field(default_factory=Counter)  # ranks in each iteration
+class _Run(Events):
+    def __init__(
+        self,
+        course: Course,
+        groups: Machine,
+        result: Result,
+        log: TextIO | None,
+        progress: Callable[[float], None] | None,
+    ) -> None:
+        super().__init__(course.ranks, course.iterations, course.times, course.seed, progress)
+        self.course, self.groups, self.result, self.log = course, groups, result, log
+        self.asked_ns = [0] * course.ranks
+        for rank in range(course.ranks):
+            self.compute(0, rank, 0, self.start)
 
-    def __post_init__(self) -> None:
-        self.draw = random.Random(self.course.seed)
+    def start(self, now: int, rank: int) -> None:
+        self.asked_ns[rank] = now
+        self.obey(now, self.groups.start(rank, now_ns=now))
 
-    def go(self) -> None:
-        for rank in range(self.course.ranks):
-            self.compute(rank, 0)
-        while self.events:
-            now, _, kind, rank, serial = heapq.heappop(self.events)
-            if now >= _END_NS:
-                raise TooLong(
-                    f"{self.course.iterations:,} iterations take more virtual time than a "
-                    "simulation can have (2**63 ns, 292 years): choose fewer iterations"
-                )
-            if kind == _START:
-                self.asked_ns[rank] = now
-                self.obey(now, self.groups.start(rank, now_ns=now))
-            else:
-                self.obey(now, self.groups.finish(rank, serial, now))
-            if self.result.iterations[rank] >= self.course.iterations:
-                return
-        raise RuntimeError("no rank can go on")  # a defect of the generator
-
-    def compute(self, rank: int, now: int) -> None:
-        iteration = self.result.iterations[rank]
-        if iteration not in self.steps:  # the fastest rank has begun it
-            self.steps[iteration] = self.course.times(iteration)
-            if self.progress:
-                self.progress(iteration / self.course.iterations)
-        self.computing[iteration] += 1
-        if self.computing[iteration] == self.course.ranks:  # all have begun it
-            del self.computing[iteration]
-            times = self.steps.pop(iteration)
-        else:
-            times = self.steps[iteration]
-        self.push(now + int(times[rank]), _START, rank)
-
-    def push(self, when: int, kind: int, rank: int, serial: int = 0) -> None:
-        heapq.heappush(self.events, (when, self.draw.random(), kind, rank, serial))
+    def finish(self, now: int, rank: int, serial: int) -> None:
+        self.obey(now, self.groups.finish(rank, serial, now))
 
     def obey(self, now: int, actions: list[Action]) -> None:
         for action in actions:
@@ -172,7 +136,7 @@ class _Run:
         end = now + self.course.group_ns
         self.write(end, "end", group)
         for rank in group.members:
-            self.push(end, _FINISH, rank, group.serial)
+            self.push(end, self.finish, rank, group.serial)
 
     def complete(self, now: int, action: Complete | Alone) -> None:
         rank = action.rank
@@ -180,8 +144,10 @@ class _Run:
         self.result.iterations[rank] += 1
         self.result.elapsed_ns[rank] = now
         self.result.waited_ns[rank] += now - self.asked_ns[rank]
-        if self.result.iterations[rank] < self.course.iterations:  # otherwise the simulation ends
-            self.compute(rank, now)
+        if self.result.iterations[rank] < self.course.iterations:
+            self.compute(now, rank, self.result.iterations[rank], self.start)
+        else:
+            self.over = True
 
     def write(self, now: int, event: str, group: Begin) -> None:
         if self.log is None:
@@ -226,7 +192,7 @@ def simulate(
     weighed = course.weights, course.alpha
     groups = Machine(plan, ranks, course.seed, node_of, *weighed, table=table)
     result = Result([], [0] * ranks, [0] * ranks, [0] * ranks)
-    _Run(course, groups, result, log, progress, [0] * ranks).go()
+    _Run(course, groups, result, log, progress).run()
     return result
 
 

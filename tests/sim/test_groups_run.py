@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from pypartial.sim.arrivals import parse_arrivals
+from pypartial.sim.events import Times, drawn_times
 from pypartial.sim.generators import parse_generator
-from pypartial.sim.group_run import Course, Result, Times, read_log, simulate
+from pypartial.sim.group_run import Course, Result, read_log, simulate
 from pypartial.sim.handle import CoreError
 from pypartial.sim.mixing import analyse, frozen_stretches
 from pypartial.sim.skew import TooLong
@@ -34,13 +35,7 @@ def constant(times: Sequence[int]) -> Times:
 
 
 def modelled(arrivals: str, ranks: int, iterations: int, seed: int) -> Times:
-    model = parse_arrivals(arrivals, ranks, iterations, seed, BASE_NS)
-
-    def times(iteration: int) -> list[int]:
-        drawn: list[int] = model.times(iteration).tolist()
-        return drawn
-
-    return times
+    return drawn_times(parse_arrivals(arrivals, ranks, iterations, seed, BASE_NS))
 
 
 def run(generator: str, times: Times, ranks: int, iterations: int, **more: Any) -> Result:
