@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from .._launch import stderr_is_terminal
 from ..sim.group_options import RANKS_MAX, AnalyseOptions, GroupsOptions, ShowOptions
 from ..units import format_duration
 from .core import save
 from .sim import alone
-from .sim_run import guarded, shown_progress
+from .sim_run import guarded, simulate_each
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -62,29 +60,8 @@ def braces(found: Sequence[Sequence[int]]) -> str:
 
 def _simulate(options: GroupsOptions) -> int:
     from ..sim.group_report import groups_as_dict, measure
-    from ..sim.report import save_json
 
-    rows: list[Row] = []
-    try:
-        opened = nullcontext() if options.log is None else options.log.open("w", encoding="utf-8")
-        with opened as log, shown_progress(len(options.plans), shown=stderr_is_terminal()) as bar:
-            for plan in options.plans:
-                done = len(rows)
-
-                def advance(share: float, text: str = plan.text, done: int = done) -> None:
-                    bar(text, done + share)
-
-                rows.append(measure(options, plan, log, advance))
-    except OSError as error:
-        print(f"pypartial: {options.log} cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
-    _print_rows(options, rows)
-    if options.log is not None:
-        print(f"Groups: {options.log}")
-    if options.json is None:
-        return 0
-    what = groups_as_dict(options, rows)
-    return int(not save("Results", options.json, lambda path: save_json(what, path)))
+    return simulate_each(options, options.plans, measure, _print_rows, groups_as_dict, "Groups")
 
 
 def _print_rows(options: GroupsOptions, rows: Sequence[Row]) -> None:

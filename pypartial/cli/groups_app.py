@@ -222,11 +222,11 @@ def sim_groups(
         log=log,
         json=json,
     )
-    refuse(options.complaint() or files_complaint(json, None) or _log_complaint(log, json))
+    refuse(options.complaint() or files_complaint(json, None) or log_complaint(log, json))
     context.obj.job = dataclasses.replace(options, arrivals=arrivals.strip())
 
 
-def _log_complaint(log: Path | None, json: Path | None) -> str | None:
+def log_complaint(log: Path | None, json: Path | None) -> str | None:
     """Return why groups cannot be written, before they are simulated; None if they can."""
     if log is None:
         return None

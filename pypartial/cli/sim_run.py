@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .._launch import stderr_is_terminal
 from ..sim.options import Dump, ScheduleOptions, SkewOptions
@@ -159,6 +159,60 @@ def shown_progress(everything: int, *, shown: bool) -> Iterator[Progress]:
                 bar.update(task, completed=done, description=text, refresh=True)
 
         yield advance
+
+
+# ---- groups and gossip ---------------------------------------------------------------------------
+
+
+def simulate_each(
+    options: Any,
+    plans: Sequence[Any],
+    measure: Callable[[Any, Any, TextIO | None, Callable[[float], None]], Any],
+    print_rows: Callable[[Any, list[Any]], None],
+    as_dict: Callable[[Any, list[Any]], dict[str, Any]],
+    logged: str,
+) -> int:
+    """Simulate generators of groups, or methods of gossip; print a table, and save files.
+
+    Parameters
+    ----------
+    options : GroupsOptions or GossipOptions
+    plans : sequence of Plan or Method
+    measure : callable
+        Is given the options, a plan, the log, and a function that shows progress; returns a row.
+    print_rows, as_dict : callable
+        Are given the options and all rows.
+    logged : str
+        What the log has.
+
+    Returns
+    -------
+    int
+        The exit code: 1 if a file cannot be written.
+    """
+    from ..sim.report import save_json
+
+    rows: list[Any] = []
+    try:
+        opened = nullcontext() if options.log is None else options.log.open("w", encoding="utf-8")
+        with opened as log, shown_progress(len(plans), shown=stderr_is_terminal()) as bar:
+            for plan in plans:
+                done = len(rows)
+
+                def advance(share: float, text: str = plan.text, done: int = done) -> None:
+                    bar(text, done + share)
+
+                rows.append(measure(options, plan, log, advance))
+    except OSError as error:
+        print(f"pypartial: {options.log} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    print_rows(options, rows)
+    if options.log is not None:
+        print(f"{logged}: {options.log}")
+    if options.json is None:
+        return 0
+    what = as_dict(options, rows)
+    return int(not save("Results", options.json, lambda path: save_json(what, path)))
 
 
 # ---- schedule ------------------------------------------------------------------------------------
