@@ -159,7 +159,7 @@ class QueueInit:
         return request
 
 
-def _back(graph: RankGraph) -> int:
+def way_back(graph: RankGraph) -> int:
     """Return the longest of the shortest paths from a rank to one of its in-neighbours."""
     if not graph.directed:
         return 1
@@ -250,7 +250,7 @@ class Arguments(AnyArguments):
             value = getattr(settings, name)
             setattr(plan, name, lib.PP_QUEUES_UNSET if value is None else value)
         plan.skip_trigger = settings.skip_trigger
-        plan.back = _back(graph)
+        plan.back = way_back(graph)
         plan.weighted = settings.weights == "topology"
         return config, kept
 

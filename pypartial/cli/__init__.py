@@ -27,6 +27,7 @@ from .._launch import alone, launched_rank, launched_size
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
 from ..bench.torch_options import BenchTorchOptions
+from ..sim.gossip_options import GossipOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
@@ -59,7 +60,7 @@ class TopologyOptions:
 AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
 BenchOptions = AllreduceBench | BenchGroupsOptions | BenchTorchOptions | TuneOptions
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
-SimJob = SimSkewOptions | ScheduleOptions | GroupsJob
+SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions
 Job = BenchOptions | InfoOptions | SimJob | TopologyOptions
 
 
@@ -172,6 +173,10 @@ def _run_simulation(job: SimJob, comm: MPI.Intracomm | None) -> int:
         from .groups import groups
 
         return groups(job, comm)
+    if isinstance(job, GossipOptions):
+        from .gossip import gossip
+
+        return gossip(job, comm)
     from .sim_run import schedule, skew
 
     return schedule(job, comm) if isinstance(job, ScheduleOptions) else skew(job, comm)

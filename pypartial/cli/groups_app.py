@@ -22,6 +22,9 @@ _EVEN = "slow:0:1x"
 _RANKS = 16
 _ITERATIONS = 200
 
+RanksOption = Annotated[
+    int, typer.Option(min=2, max=RANKS_MAX, metavar="P", help="Number of simulated ranks.")
+]
 ArrivalsOption = Annotated[
     str,
     typer.Option(
@@ -44,9 +47,13 @@ SeedOption = Annotated[
         min=0,
         max=(1 << 64) - 1,
         metavar="N",
-        help="Seed of arrivals and draws; the same seed gives the same groups.",
+        help="Seed of arrivals and draws; the same seed gives the same results.",
     ),
 ]
+BaseOption = Annotated[
+    str, duration(help="Mean time that a rank computes in the models slow, random and rotating.")
+]
+BASE = format_duration(BASE_NS).replace(" ", "")
 PerNodeOption = Annotated[int, count(help="Consecutive ranks of a node.")]
 
 groups = typer.Typer(
@@ -163,9 +170,7 @@ def _plan(source: str) -> Plan | None:
 )
 def sim_groups(
     context: typer.Context,
-    ranks: Annotated[
-        int, typer.Option(min=2, max=RANKS_MAX, metavar="P", help="Number of simulated ranks.")
-    ] = _RANKS,
+    ranks: RanksOption = _RANKS,
     generator: Annotated[
         list[str] | None,
         typer.Option(
@@ -177,10 +182,7 @@ def sim_groups(
     arrivals: ArrivalsOption = "slow:0:6x",
     iterations: IterationsOption = _ITERATIONS,
     seed: SeedOption = 0,
-    base: Annotated[
-        str,
-        duration(help="Mean time that a rank computes in the models slow, random and rotating."),
-    ] = format_duration(BASE_NS).replace(" ", ""),
+    base: BaseOption = BASE,
     per_node: PerNodeOption = 4,
     group: Annotated[
         str, typer.Option("--group-time", metavar="TIME", help="How long a group takes.")

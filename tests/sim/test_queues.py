@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
-from support.queues import EVENTS, GRAPHS, MODES, Mode, Stuck, World, describe, draw_world
+from support.queues import GRAPHS, MODES, Stuck, World, draw_world
 
 from pypartial._core_sim import ffi, lib
+from pypartial.sim.gossip_options import Mode
 from pypartial.sim.handle import CoreError, check
+from pypartial.sim.queues import EVENTS, describe, open_queues
 
 
 # `World` asserts after each event: a rank averages as soon as it has enough, and not before, what
@@ -159,11 +161,7 @@ class One:
     def __init__(
         self, ins: int, outs: int, weights: list[float] | None = None, **mode: Any
     ) -> None:
-        plan = describe(Mode(**mode), ins, outs, back=2)
-        opened = ffi.new("pp_sim_queues_t **")
-        given = ffi.NULL if weights is None else ffi.new("double[]", weights)
-        check(lib.pp_sim_queues_open(plan, given, opened))
-        self.queues = ffi.gc(opened[0], lib.pp_sim_queues_free)
+        self.queues = open_queues(describe(Mode(**mode), ins, outs, back=2), weights)
         self.parts: list[tuple[int, int, float]] = []  # in-neighbour, iteration, weight
         self.own = 0.0
 

@@ -8,7 +8,6 @@ with sets of updates in place of rings.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections import deque
@@ -16,18 +15,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pypartial._core_sim import ffi, lib
+from pypartial.sim.gossip_options import Mode
 from pypartial.sim.handle import check
+from pypartial.sim.queues import EVENTS, describe, open_queues
 
 __all__ = [
-    *("EVENTS", "GRAPHS", "MODES", "Graph", "Mode", "Rank", "Stuck", "World"),
-    *("describe", "draw_world", "regular"),
+    *("GRAPHS", "MODES", "Graph", "Rank", "Stuck", "World"),
+    *("draw_world", "regular"),
 ]
 
-PROTOCOLS = {
-    "tokens": lib.PP_QUEUES_TOKENS,
-    "notify-ack": lib.PP_QUEUES_NOTIFY_ACK,
-    "none": lib.PP_QUEUES_NONE,
-}
 PLANTS = {
     "none": lib.PP_QUEUES_PLANT_NONE,
     "lost-token": lib.PP_QUEUES_PLANT_LOST_TOKEN,
@@ -35,28 +31,6 @@ PLANTS = {
     "late-tokens": lib.PP_QUEUES_PLANT_LATE_TOKENS,
     "fresh-only": lib.PP_QUEUES_PLANT_FRESH_ONLY,
 }
-EVENTS = {
-    name: getattr(lib, "PP_QUEUES_" + name.upper())
-    for name in (
-        *("start", "wait", "averaged", "leave", "back"),
-        *("update", "header", "gone", "left", "here", "token", "unbound"),
-    )
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Mode:
-    """Options of a handle."""
-
-    max_ig: int = 4
-    backup: int = 0
-    staleness: int | None = None
-    skip: int | None = None
-    skip_trigger: int = 2
-    protocol: str = "tokens"
-    weighted: bool = False
-
-
 MODES = {
     "standard": Mode(),
     "tight": Mode(max_ig=1),
@@ -72,21 +46,6 @@ MODES = {
     "skip-staleness": Mode(staleness=3, skip=2, max_ig=5),
     "skip-hybrid": Mode(staleness=1, backup=1, skip=7, max_ig=2, skip_trigger=1),
 }
-
-
-def describe(mode: Mode, ins: int, outs: int, back: int, **fields: int) -> Any:
-    """Return the plan of a rank with so many neighbours."""
-    plan = ffi.new("pp_queues_plan_t *")
-    setattr(plan, "in", ins)
-    plan.out, plan.back = outs, back
-    plan.protocol = PROTOCOLS[mode.protocol]
-    plan.max_ig, plan.backup, plan.most_backup = mode.max_ig, mode.backup, mode.backup
-    plan.staleness = lib.PP_QUEUES_UNSET if mode.staleness is None else mode.staleness
-    plan.skip = lib.PP_QUEUES_UNSET if mode.skip is None else mode.skip
-    plan.skip_trigger, plan.weighted = mode.skip_trigger, mode.weighted
-    for name, value in fields.items():
-        setattr(plan, name, value)
-    return plan
 
 
 # ---- graphs --------------------------------------------------------------------------------------
@@ -156,14 +115,12 @@ class Rank:
         graph, mode = world.graph, world.mode
         self.world, self.rank, self.mode = world, rank, mode
         self.ins, self.outs = graph.ins[rank], graph.outs[rank]
-        plan = describe(mode, len(self.ins), len(self.outs), graph.back, plant=PLANTS[world.plant])
+        plan = describe(mode, len(self.ins), len(self.outs), graph.back)
+        plan.plant = PLANTS[world.plant]
         plan.backup = min(mode.backup, max(len(self.ins) - 1, 0))
         self.backup = int(plan.backup)
         weights = [1 / (1 + max(len(self.ins), 1))] * len(self.ins)
-        given = ffi.new("double[]", weights) if mode.weighted else ffi.NULL
-        opened = ffi.new("pp_sim_queues_t **")
-        check(lib.pp_sim_queues_open(plan, given, opened))
-        self.queues = ffi.gc(opened[0], lib.pp_sim_queues_free)
+        self.queues = open_queues(plan, weights if mode.weighted else None)
         self.action = ffi.new("pp_queues_action_t *")
         self.status = ffi.new("pp_queues_result_t *")
         self.ring = int(lib.pp_sim_queues_ring(plan))

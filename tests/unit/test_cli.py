@@ -314,7 +314,7 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 COMMANDS = (
     *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
     *("bench groups", "bench torch", "tune"),
-    *("sim", "sim skew", "sim schedule", "sim groups"),
+    *("sim", "sim skew", "sim schedule", "sim groups", "sim gossip"),
     *("groups", "groups show", "groups analyse", "topology", "topology show"),
 )
 

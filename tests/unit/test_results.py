@@ -19,7 +19,7 @@ from support.mpirun import launch, program, python
 from pypartial import provenance, statistics
 from pypartial.bench import results
 from pypartial.cli import app
-from pypartial.sim import group_report, mixing
+from pypartial.sim import gossip_run, group_report, mixing
 from pypartial.sim import skew as simulated
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
@@ -46,6 +46,8 @@ COMMANDS = {
     "sim schedule ring --ranks 3 --size 12": 1,
     "sim groups --ranks 4 --iterations 5": 1,
     "sim groups --ranks 4 --iterations 5 --generator smart:2 --arrivals cloud": 1,
+    "sim gossip --ranks 4 --iterations 5": 1,
+    "sim gossip --ranks 4 --iterations 5 --method hop:max_ig=4 --arrivals cloud": 1,
     "groups analyse controller:2 --ranks 4 --iterations 20": 1,
 }
 
@@ -126,6 +128,7 @@ def test_the_schema_is_one() -> None:
         (simulated.Idle, "idle"),
         (group_report.Row, "simGroupsRow"),
         (group_report.Side, "simGroupsSide"),
+        (gossip_run.GossipRow, "simGossipRow"),
         (mixing.Analysis, "groupsAnalysis"),
         (statistics.Latency, "latency"),
         (statistics.Active, "active"),

@@ -1,0 +1,124 @@
+"""The command line of ``pypartial sim gossip``; read on rank 0 only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..sim.arrivals import MODELS_HELP
+from ..sim.gossip_options import (
+    METHODS_HELP,
+    ComputationGraph,
+    GossipOptions,
+    parse_link,
+    parse_method,
+)
+from ..topology import parse
+from ..units import parse_duration
+from .groups_app import (
+    BASE,
+    ArrivalsOption,
+    BaseOption,
+    IterationsOption,
+    RanksOption,
+    SeedOption,
+    log_complaint,
+)
+from .options import REPEATABLE, JsonOption, duration, file
+from .reading import files_complaint, read, refuse
+from .sim_app import sim
+from .topology_app import TOPOLOGIES_HELP
+
+__all__ = ["sim"]  # with one command more
+
+_METHODS = ("d-psgd", "hop:max_ig=8,backup=1", "hop:max_ig=8,staleness=5", "ad-psgd")
+
+
+@sim.command(
+    name="gossip",
+    epilog=f"\b\nMethods:\n{METHODS_HELP}\n\n\b\nTopologies:\n{TOPOLOGIES_HELP}\n\n\b\n"
+    f"Arrivals:\n{MODELS_HELP}",
+)
+def sim_gossip(
+    context: typer.Context,
+    ranks: RanksOption = 16,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD",
+            help=f"One of the methods listed below. {REPEATABLE} Default: {'; '.join(_METHODS)}.",
+        ),
+    ] = None,
+    topology: Annotated[
+        str, typer.Option(metavar="NAME", help="Which ranks are neighbours: listed below.")
+    ] = "ring-based",
+    arrivals: ArrivalsOption = "random:6x:p=1/16",
+    graph: Annotated[
+        ComputationGraph,
+        typer.Option(
+            help="parallel: a rank computes while its update travels, and then waits; serial: it "
+            "computes, sends, and waits.",
+            case_sensitive=False,
+        ),
+    ] = ComputationGraph.PARALLEL,
+    message: Annotated[
+        str, duration("--message-time", help="How long a model takes from one rank to another.")
+    ] = "0",
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="R:Kx",
+            help=f"All links of rank R take K times longer; R-S:Kx: one link. {REPEATABLE}",
+        ),
+    ] = None,
+    iterations: IterationsOption = 1000,
+    seed: SeedOption = 0,
+    base: BaseOption = BASE,
+    log: Annotated[
+        Path | None, file(help="Write to this file which rank does what, and when.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Show what slow ranks and links cost gossip and queues.
+
+    Only the protocols are simulated (AD-PSGD, D-PSGD, Hop): a model takes time on its way,
+    requests and tokens take none. Where ranks or links are disturbed, each method also runs
+    undisturbed, and x is how many times longer an iteration takes.
+    """
+    options = GossipOptions(
+        methods=tuple(read("--method", parse_method, text) for text in method or _METHODS),
+        ranks=ranks,
+        iterations=iterations,
+        topology=read("--topology", parse, topology),
+        arrivals=arrivals.strip(),
+        links=tuple(read("--link", parse_link, text) for text in link or ()),
+        message_ns=read("--message-time", parse_duration, message),
+        graph=graph,
+        seed=seed,
+        base_ns=read("--base", parse_duration, base),
+        log=log,
+        json=json,
+    )
+    try:
+        read("--topology", lambda _: options.topology.on(ranks), topology)
+    except ImportError as error:
+        raise typer.BadParameter(str(error)) from None
+    refuse(options.complaint() or _queues_complaint(options))
+    refuse(files_complaint(json, None) or log_complaint(log, json))
+    context.obj.job = options
+
+
+def _queues_complaint(options: GossipOptions) -> str | None:
+    """Return why options of queues do not go together; None if they do."""
+    try:
+        from ..sim.queues import complaint
+    except ImportError:  # of the core: the command will say why
+        return None
+    graph = options.topology.on(options.ranks)
+    for method in options.methods:
+        refusal = None if method.mode is None else complaint(method.mode, graph)
+        if refusal is not None:
+            return f"--method {method.text}: {refusal}"
+    return None
