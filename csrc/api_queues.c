@@ -44,23 +44,15 @@ pp_status_t pp_queue_result(pp_handle_t *handle, pp_queues_result_t *result)
     return PP_OK;
 }
 
-static int32_t find_in(const pp_queue_t *q, int32_t rank)
-{
-    int32_t in = 0;
-    while (in < q->config.plan.in && q->config.ins[in] != rank)
-        in++;
-    return in;
-}
-
 pp_status_t pp_queue_size(pp_handle_t *handle, int64_t iteration, int32_t rank, int32_t *size)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_queue(handle, &ctx));
     pp_queue_t   *q = pp_queue_of(handle);
-    const int32_t in = rank < 0 ? -1 : find_in(q, rank);
+    const int32_t in = rank < 0 ? -1 : pp_queue_find(q->config.ins, q->config.plan.in, rank);
     pp_status_t   status = PP_OK;
-    pp_queue_look(q);
-    if (in == q->config.plan.in)
+    q->way->look(q);
+    if (rank >= 0 && in < 0)
         status = pp_fail(PP_ERR_ARGUMENT, "rank %d is no in-neighbour of this rank", rank);
     else
         *size = pp_queues_size(q->machine, iteration, in);

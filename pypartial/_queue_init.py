@@ -48,15 +48,16 @@ class QueueInit:
 
         Collective, blocking; no data moves yet. Each `QueueRequest.Start` sends what is in `buf` as
         this rank's update of its iteration. Each `QueueRequest.Wait` writes to `buf` the average of
-        it with updates of the in-neighbours, and enters the next iteration. All ranks share the
-        memory of one node; between nodes, and with ``transport="mpi"``, it is refused.
+        it with updates of the in-neighbours, and enters the next iteration.
 
         Parameters
         ----------
         buf : buffer, or list of buffers
             The model, as `recvbuf` of `Allreduce_init`, in the memory of the host. Elements are
             float16, bfloat16 (of ml_dtypes), float32, float64 or long double; half precision is
-            averaged in float32. The request keeps the buffers alive until it is freed.
+            averaged in float32. The request keeps the buffers alive until it is freed. Where all
+            ranks share the memory of a node, `max_ig` + `staleness` + 3 models of each rank are
+            there at most; else a rank keeps its own, and the updates that have come.
         topology : Topology or str
             Which ranks are neighbours: one of `pypartial.topology`, or its text, as ``"ring"``.
         max_ig : int, optional
@@ -96,8 +97,8 @@ class QueueInit:
         ------
         ArgumentError
             If an argument of this rank is wrong, or options do not go together: the text says
-            which; or if the ranks do not share the memory of one node. Where it is wrong on some
-            ranks only, the others raise `MismatchError`, so no rank hangs.
+            which. Where it is wrong on some ranks only, the others raise `MismatchError`, so no
+            rank hangs.
         MismatchError
             If the ranks differ in count, type, topology or options. Every rank raises.
         TimeoutError
@@ -105,8 +106,7 @@ class QueueInit:
             it. Until then this rank counts as left, and every other collective call of the context
             raises.
         MemoryError
-            On rank 0, if the memory that the ranks share has no room for their models: for each
-            rank one more than `max_ig` + `staleness` + 2. The other ranks raise `MismatchError`.
+            If this rank has no memory for the handle. The other ranks raise `PeerFailedError`.
         Error
             If the context was freed, or if another thread is inside a collective call of it.
         PeerFailedError

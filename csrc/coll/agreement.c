@@ -122,12 +122,6 @@ static void reserve(pp_calls_t *calls, bool complains)
     calls->vote.no_region = !node || (first && calls->region == 0);
     if (first)
         atomic_store(&node->commons->regions[calls->agree.round % 2], calls->region);
-    if (first && !complains && kind->needs_region && !calls->region) {
-        calls->vote.complains = 1;
-        calls->complained = PP_ERR_MEMORY;
-        snprintf(calls->vote.complaint, sizeof calls->vote.complaint,
-                 "the memory that the ranks of the node share has no room for the handle");
-    }
 }
 
 /* The region of the handle that was agreed on, in the node's memory; 0: its rounds are not made there. */

@@ -57,7 +57,6 @@ typedef struct pp_handle_kind {
     /* Called on the first rank of a node, before it votes: reserves memory of the node for all its ranks; 0: none. */
     uint64_t    (*reserve)(pp_handle_t *);
     void        (*unreserve)(pp_handle_t *, uint64_t region);
-    bool        needs_region;        /* the ranks make no handle without it */
     /* The ranks have agreed. */
     pp_status_t (*open)(pp_handle_t *, const pp_agreed_t *agreed);
     /* Releases what the handle has, but not the handle itself. */

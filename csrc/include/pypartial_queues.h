@@ -121,8 +121,7 @@ typedef struct pp_queues_config {
 } pp_queues_config_t;
 
 /* Collective; begins the creation of a handle for queues.  The same rules as for pp_allreduce_init_begin().
-   PP_ERR_ARGUMENT, by pp_call_wait(): ranks that do not all share the memory of one node; what pp_queues_check()
-   refuses.  Between pp_start() and pp_wait() the application may read the buffers; from the first pp_wait() or pp_test()
+   PP_ERR_ARGUMENT, by pp_call_wait(): what pp_queues_check() refuses.  Between pp_start() and pp_wait() the application may read the buffers; from the first pp_wait() or pp_test()
    until one returns PP_OK they are the library's. */
 pp_status_t pp_queue_init_begin(pp_ctx_t *ctx, const pp_queues_config_t *config, const char *complaint,
                                 pp_handle_t **handle);

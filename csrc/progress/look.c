@@ -43,8 +43,6 @@ static int look_at_boards(pp_ctx_t *ctx)
 pp_handle_t *pp_find_work(const pp_ctx_t *ctx)
 {
     pp_handle_t *found = NULL;
-    if (!ctx->engine.node)
-        return NULL;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle)
         if (!found && handle->ops->has_work && handle->ops->has_work(handle))
             found = handle;

@@ -4,33 +4,51 @@
 
 enum { SMALL_COPY_BYTES = 65536 };   /* up to this, copied under the lock */
 
-static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
+static bool by_messages(const pp_queue_t *q) { return q->way == &pp_queue_by_messages; }
+
+static pp_status_t fill(pp_ctx_t *ctx, pp_queue_t *q)
 {
-    pp_queue_t *q = pp_queue_of(handle);
-    const bool  is_long = q->vector_bytes > SMALL_COPY_BYTES;
-    if (handle->request.state != PP_IDLE)
-        return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait ended by a timeout, so wait for "
-                       "it again; an iteration has one update");
-    pp_look_after_call(ctx);         /* nobody waits for a rank that died while it was away */
-    PP_TRY(pp_queue_commit(q));
+    const bool is_long = q->vector_bytes > SMALL_COPY_BYTES;
     q->iteration = pp_queues_due(q->machine);
+    PP_TRY(q->way->make_room(q));
     q->averaged = false;
     if (is_long)
         pthread_mutex_unlock(&ctx->lock);
-    pp_queue_load(q, q->iteration);
+    q->way->load(q);
     if (is_long)
         pthread_mutex_lock(&ctx->lock);
-    PP_TRY(pp_engine_check(&ctx->engine));
-    pp_team_wait_begins(handle, false);
-    pp_queue_look(q);                /* an update may be held back, or not wanted */
+    return pp_engine_check(&ctx->engine);
+}
+
+static pp_status_t ask(pp_ctx_t *ctx, pp_queue_t *q)
+{
+    PP_TRY(fill(ctx, q));
+    pp_team_wait_begins(&q->handle, false);
+    q->way->look(q);                 /* an update may be held back, or not wanted */
     pp_queue_tell(q, PP_QUEUES_START);
     pp_queue_go_on(q);
     pp_engine_settle(&ctx->engine);
     return pp_engine_check(&ctx->engine);
 }
 
+static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_queue_t *q = pp_queue_of(handle);
+    if (handle->request.state != PP_IDLE)
+        return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait ended by a timeout, so wait for "
+                       "it again; an iteration has one update");
+    pp_look_after_call(ctx);         /* nobody waits for a rank that died while it was away */
+    if (by_messages(q))
+        pp_returned(ctx);
+    const bool        arrived = by_messages(q) && pp_arrive(ctx);
+    const pp_status_t status = ask(ctx, q);
+    if (arrived)
+        pp_leave(ctx, true);
+    return status;
+}
+
 static pp_status_t give(pp_handle_t *handle) { return (void)handle, PP_PENDING; }
-static bool        at_once(const pp_handle_t *handle) { return (void)handle, true; }
+static bool        at_once(const pp_handle_t *handle) { return !by_messages(pp_queue_of(handle)); }
 
 /* From here on the buffers are the library's, as long as the thread waits. */
 static void waits(pp_ctx_t *ctx, pp_handle_t *handle, bool begins)
@@ -39,7 +57,7 @@ static void waits(pp_ctx_t *ctx, pp_handle_t *handle, bool begins)
     q->collecting += begins ? 1 : -1;
     if (begins && pp_handle_waits(handle) && q->due.kind == PP_QUEUES_NOTHING) {
         pp_queue_tell(q, PP_QUEUES_WAIT);
-        pp_queue_look(q);
+        q->way->look(q);
         pp_queue_go_on(q);
         pp_engine_settle(&ctx->engine);
     }
@@ -69,10 +87,7 @@ static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_queue_t *q = pp_queue_of(handle);
     const bool  starts = pp_handle_waits(handle) && !q->averaged;
-    PP_TRY(pp_queue_commit(q));
-    if (!starts)
-        pp_queue_load_last(q);
-    atomic_store(&pp_queue_mine(q)->model, starts ? pp_queue_slot(q, q->iteration) : q->ring);
+    PP_TRY(q->way->give(q, starts));
     return pp_engine_check(&ctx->engine);
 }
 

@@ -37,7 +37,7 @@ static bool lend_core(pp_ctx_t *ctx)
 {
     uint64_t begin_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
     bool     worked = pp_work_at_round(ctx, NULL);
-    if (worked)
+    if (worked && ctx->engine.node)
         pp_node_lent(ctx->engine.node, cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns);
     return worked;
 }

@@ -174,6 +174,12 @@ void pp_sim_unwatch(pp_sim_t *sim, int32_t rank, const pp_handle_t *handle)
             watch->handles[i--] = watch->handles[--watch->count];
 }
 
+/* Or a step towards that is left to the program's thread. */
+static bool can_collect(pp_handle_t *handle)
+{
+    return handle->request.state == PP_COMPLETE || (handle->ops->needed && handle->ops->needed(handle));
+}
+
 static bool can_go_on(const pp_sim_t *sim, int32_t rank)
 {
     const watch_t  *watch = &sim->watches[rank];
@@ -183,9 +189,9 @@ static bool can_go_on(const pp_sim_t *sim, int32_t rank)
         return false;
     if (sim->stage)
         return pp_stage_done(sim->stage, rank, &status);
-    bool any = ctx->engine.error;
+    bool any = ctx->engine.error || pp_find_work(ctx);
     for (size_t i = 0; i < watch->count; i++)
-        any |= watch->handles[i] ? watch->handles[i]->request.state == PP_COMPLETE : ctx->calls.finished;
+        any |= watch->handles[i] ? can_collect(watch->handles[i]) : ctx->calls.finished;
     return any;
 }
 

@@ -1,4 +1,4 @@
-"""One rank's handle of queues, for programs of the simulation; its ranks share memory."""
+"""One rank's handle of queues, for programs of the simulation."""
 
 from __future__ import annotations
 

@@ -89,10 +89,11 @@ def test_in_gossip(transport, go_on, victim):
     check_all_told(run, seen, go_on, MOMENTS_OF_GOSSIP)
 
 
-@pytest.mark.parametrize(("go_on", "victim"), [*zip(GO_ON, (1, -1), strict=True)])
-def test_in_queues(go_on, victim):
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize(("go_on", "victim"), [*zip(GO_ON, (0, -1), strict=True)])
+def test_in_queues(go_on, transport, victim):
     """While it averages, copies or waits; small or large models."""
-    how = {"transport": "auto", "go_on": go_on, "seed": victim}
+    how = {"transport": transport, "go_on": go_on, "seed": victim}
     run, seen = check(GROUP * len(MOMENTS_OF_QUEUES), MOMENTS_OF_QUEUES, victim, **how)
     check_all_told(run, seen, go_on, MOMENTS_OF_QUEUES)
 

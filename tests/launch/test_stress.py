@@ -52,9 +52,10 @@ def test_preduce(ranks, transport, node_ranks):
     check(ranks, "preduce.py", "--short", transport=transport, node_ranks=node_ranks)
 
 
-def test_queues():
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_queues(transport):
     """100 iterations of each mode of Hop."""
-    check(3, "queues.py", "--short")
+    check(3, "queues.py", "--short", transport=transport)
 
 
 # An id that is "mpi" would make pytest-mpi skip the test.

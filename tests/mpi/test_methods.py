@@ -37,12 +37,8 @@ def ctx(comm) -> Iterator[pp.Context]:
 
 
 @pytest.fixture
-def make(comm, ctx, request):
+def make(comm, request):
     """The method of a name on so many ranks."""
-    if request.param in QUEUES and (
-        not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size
-    ):
-        pytest.skip("not all ranks share memory (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")
     return METHODS[request.param](comm.size)
 
 

@@ -1,4 +1,4 @@
-"""Handles of queues on simulated ranks that share memory, interrupted at every shared access."""
+"""Handles of queues on simulated ranks: in shared memory, by messages, and between nodes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from pypartial.sim.queue_handle import QueueOptions
 from pypartial.sim.world import Deadlock, World
 
 STEPS = 8
+# In memory a rank is interrupted at every shared access; by messages these come in seeded orders.
+WAYS = {"memory": (300, 1000), "messages": (), "nodes": (300, 1000, 2)}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    """How the ranks of a `World` see each other."""
+    return {"memory": WAYS[request.param]}
 
 
 def ring(ranks):
@@ -39,7 +47,7 @@ def replayed(options, rank, models):
 @pytest.mark.parametrize("protocol", ["tokens", "notify-ack", "none"])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("seed", range(4))
-def test_averages_are_replayed_bit_for_bit(ranks, protocol, seed):
+def test_averages_are_replayed_bit_for_bit(ranks, protocol, seed, way):
     options = QueueOptions(ring(ranks), count=3000, protocol=protocol, max_ig=1 + seed % 3)
     draw = np.random.default_rng(seed)
     first = [draw.standard_normal(options.count) for _ in range(ranks)]
@@ -61,7 +69,7 @@ def test_averages_are_replayed_bit_for_bit(ranks, protocol, seed):
         assert (yield "free", handle) == 0
         yield ("ctx_free",)
 
-    world = World(ranks, seed=seed, memory=(300, 1000))
+    world = World(ranks, seed=seed, **way)
     world.run([program(rank) for rank in range(ranks)])
 
 
@@ -75,7 +83,7 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(6))
-def test_no_model_is_torn(mode, seed):
+def test_no_model_is_torn(mode, seed, way):
     ranks = 3 + seed % 3
     options = QueueOptions(ring(ranks), count=2500, max_ig=2 + seed % 3, **MODES[mode])
 
@@ -97,7 +105,7 @@ def test_no_model_is_torn(mode, seed):
         yield "free", handle
         yield ("ctx_free",)
 
-    world = World(ranks, seed=seed, memory=(300, 1000))
+    world = World(ranks, seed=seed, **way)
     world.run([program(rank) for rank in range(ranks)])
     assert len(set(flushed.values())) == 1
 
@@ -134,7 +142,7 @@ def test_an_update_that_is_overwritten_while_it_is_read_is_not_averaged():
 
 @pytest.mark.parametrize("mode", ["standard", *MODES])
 @pytest.mark.parametrize("seed", range(6))
-def test_ranks_that_leave_and_come_back(mode, seed):
+def test_ranks_that_leave_and_come_back(mode, seed, way):
     ranks = 3 + seed % 3
     options = QueueOptions(ring(ranks), count=700, max_ig=2, **MODES.get(mode, {}))
     flushed = {}
@@ -157,11 +165,11 @@ def test_ranks_that_leave_and_come_back(mode, seed):
                 yield "queue_start", handle
             yield ("away", 0)
             yield ("back", 0)
-            flushed[phase, rank] = (yield "flush", handle)[1]
+            flushed[phase, rank] = yield "flush", handle
         yield "free", handle
         yield ("ctx_free",)
 
-    world = World(ranks, seed=seed, memory=(300, 1000))
+    world = World(ranks, seed=seed, **way)
     world.run([program(rank) for rank in range(ranks)])
     for phase in range(2):
         assert len({flushed[phase, rank] for rank in range(ranks)}) == 1
@@ -187,8 +195,8 @@ class Course:
         self.seen = [0] * len(outs)
         self.waits = [False] * len(outs)
 
-    def run(self) -> None:
-        world = World(self.graph.ranks, seed=self.seed, memory=(300, 1000))
+    def run(self, memory: tuple[int, ...] = WAYS["memory"]) -> None:
+        world = World(self.graph.ranks, seed=self.seed, memory=memory)
         world.run([self.program(rank) for rank in range(self.graph.ranks)])
         for rank in range(self.graph.ranks):
             self.replay(rank)
@@ -255,15 +263,17 @@ RULES = {name: mode for name, mode in QUEUE_MODES.items() if name != "topology"}
 
 @pytest.mark.parametrize("graph", ["ring", "exponential", "directed"])
 @pytest.mark.parametrize("mode", RULES)
-def test_every_average_is_replayed_and_gaps_are_within_table_1(mode: str, graph: str) -> None:
+def test_every_average_is_replayed_and_gaps_are_within_table_1(
+    mode: str, graph: str, way: Any
+) -> None:
     for seed in range(3):
-        Course(mode, graph, seed).run()
+        Course(mode, graph, seed).run(**way)
 
 
 @pytest.mark.parametrize("mode", RULES)
-def test_averages_of_ranks_that_leave_are_replayed(mode: str) -> None:
+def test_averages_of_ranks_that_leave_are_replayed(mode: str, way: Any) -> None:
     for seed in range(4):
-        Course(mode, "ring", seed, leave=True).run()
+        Course(mode, "ring", seed, leave=True).run(**way)
 
 
 def test_a_lost_token_is_found() -> None:

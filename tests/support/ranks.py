@@ -119,9 +119,3 @@ def patient_ctx(comm) -> Iterator[pp.Context]:
     """
     with pp.Context(comm, seed=7, patience=None) as context:
         yield context
-
-
-def need_one_node(context: pp.Context) -> None:
-    """Skip the test where the ranks are on several nodes."""
-    if not context.stats().shares_memory or context.stats().neighbours < context.size:
-        pytest.skip("not all ranks share memory (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096 };
-
 /* ---- arguments --------------------------------------------------------------------------------------------- */
 
 static bool is_floating(int32_t type)
@@ -38,9 +36,6 @@ pp_status_t pp_queue_check(const pp_team_t *team, const pp_queues_config_t *conf
     if (config->plan.plant != 0 && !PP_SIM)
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is for simulations", config->plan.plant);
     PP_TRY(pp_queues_check(&config->plan));
-    if (engine->size > 1 && (!engine->node || engine->nodes))
-        return pp_fail(PP_ERR_ARGUMENT, "queues need ranks that all share the memory of one node, which these do not: "
-                       "they do not go by messages yet");
     PP_TRY(check_ranks(engine, config->ins, config->plan.in));
     return check_ranks(engine, config->outs, config->plan.out);
 }
@@ -70,185 +65,20 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     return PP_OK;
 }
 
-/* ---- the memory of the node -------------------------------------------------------------------------------- */
-
-typedef struct layout {
-    uint64_t stations, tags, models, bytes;
-} layout_t;
-
-static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
-
-static layout_t lay_out(const pp_queue_t *q)
-{
-    const uint64_t ranks = (uint64_t)q->handle.team->engine->size, ring = (uint64_t)q->ring;
-    layout_t       layout = {.stations = sizeof(pp_queue_hall_t)};
-    layout.tags = layout.stations + ranks * sizeof(pp_queue_station_t);
-    layout.models = round_up(layout.tags + ranks * ring * sizeof(int64_t), PAGE);
-    layout.bytes = layout.models + (ranks > 1 ? ranks * (ring + 1) * q->stride : 0);
-    return layout;
-}
-
-static void point(pp_queue_t *q, char *base)
-{
-    const layout_t layout = lay_out(q);
-    q->hall = (pp_queue_hall_t *)base;
-    q->stations = (pp_queue_station_t *)(base + layout.stations);
-    q->tags = (_Atomic int64_t *)(base + layout.tags);
-    q->models = q->handle.team->engine->size > 1 ? base + layout.models : NULL;
-}
-
-static void begin_at(pp_queue_t *q, char *base)
-{
-    const int64_t ranks = q->handle.team->engine->size;
-    memset(base, 0, lay_out(q).models);
-    point(q, base);
-    for (int64_t rank = 0; rank < ranks; rank++)
-        q->stations[rank].published = -1;
-    for (int64_t i = 0; i < ranks * q->ring; i++)
-        q->tags[i] = -1;
-}
-
-static uint64_t reserve(pp_handle_t *handle)
-{
-    pp_queue_t    *q = pp_queue_of(handle);
-    pp_node_t     *node = handle->team->engine->node;
-    const layout_t layout = lay_out(q);
-    uint64_t       region = pp_node_reserve(node, layout.bytes);
-    if (region && !pp_node_commit(node, region, layout.models)) {
-        pp_node_release(node, region, layout.bytes);
-        region = 0;
-    }
-    if (region)
-        begin_at(q, pp_node_at(node, region));
-    return region;
-}
-
-static void unreserve(pp_handle_t *handle, uint64_t region)
-{
-    pp_node_release(handle->team->engine->node, region, lay_out(pp_queue_of(handle)).bytes);
-}
-
-static pp_status_t find_memory(pp_queue_t *q, uint64_t region)
-{
-    const layout_t layout = lay_out(q);
-    pp_node_t     *node = q->handle.engine->node;
-    if (!region && q->handle.engine->size == 1) {
-        q->alone = aligned_alloc(PAGE, layout.models);
-        if (q->alone)
-            begin_at(q, q->alone);
-        return q->alone ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    }
-    if (!region || !pp_node_reach(node))
-        return pp_fail(PP_ERR_MEMORY, "no shared memory for the %llu bytes of queues", (unsigned long long)layout.bytes);
-    q->region = region;
-    point(q, pp_node_at(node, region));
-    return PP_OK;
-}
-
-static void leave_memory(pp_queue_t *q)
-{
-    if (q->region && atomic_fetch_add(&q->hall->detached, 1) + 1 == (uint32_t)q->handle.team->engine->size)
-        pp_node_release(q->handle.team->engine->node, q->region, lay_out(q).bytes);
-    q->region = 0;
-    free(q->alone);
-    q->alone = NULL;
-}
-
-/* ---- how it goes on ---------------------------------------------------------------------------------------- */
-
-static bool poll(pp_handle_t *handle)
-{
-    pp_queue_t *q = pp_queue_of(handle);
-    bool        any = false;
-    if (pp_handle_waits(handle)) {
-        pp_queue_look(q);
-        any = pp_queue_go_on(q);
-    }
-    any |= pp_queue_end(q);
-    if (any)
-        pp_engine_settle(q->handle.engine);
-    return any;
-}
-
-static bool averages(const pp_queue_t *q) { return q->due.kind == PP_QUEUES_AVERAGE && q->collecting > 0; }
-
-static bool has_work(const pp_handle_t *handle)
-{
-    const pp_queue_t *q = pp_queue_of(handle);
-    return q->workers == 0 && (averages(q) || q->end.reads);
-}
-
-static void begin_work(pp_handle_t *handle, bool *lands)
-{
-    *lands = false;
-    pp_queue_of(handle)->workers++;
-}
-
-static bool work(pp_handle_t *handle, bool lands, uint64_t *job)
-{
-    const pp_queue_t *q = pp_queue_of(handle);
-    (void)lands;
-    if (q->end.reads)
-        pp_queue_average_all(q);
-    else
-        *job = (uint64_t)(pp_queue_average(q) + 1);
-    return true;
-}
-
-static void worked(pp_handle_t *handle, uint64_t job, bool last)
-{
-    pp_queue_t *q = pp_queue_of(handle);
-    (void)last;
-    q->workers--;
-    q->handle.engine->changed = true;
-    if (q->end.reads) {
-        q->end.reads = false;
-        q->end.done = true;
-        pp_queue_end(q);
-        return;
-    }
-    q->due.kind = PP_QUEUES_NOTHING;
-    if (job == 0) {
-        q->averaged = true;
-        pp_queue_tell(q, PP_QUEUES_AVERAGED);
-    } else {
-        const pp_queues_part_t *part = &q->due.parts[job - 1];
-        if (pp_queues_event(q->machine, PP_QUEUES_GONE, part->neighbour, part->iteration) < 0)
-            pp_engine_fail(q->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-    }
-    pp_queue_look(q);
-    pp_queue_go_on(q);
-}
-
-static bool retired(const pp_handle_t *handle) { return pp_queue_of(handle)->workers == 0; }
-
-static void explain(pp_handle_t *handle, pp_text_t *text)
-{
-    pp_queue_t *q = pp_queue_of(handle);
-    if (handle->leaving != PP_STAYS)
-        pp_queue_explain_end(q, text);
-    else if (pp_handle_waits(handle))
-        pp_queue_explain(q, text);
-}
-
-static const pp_handle_ops_t ops = {
-    .retired = retired, .poll = poll, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,
-    .explain = explain,
-};
-
 /* ---- what the engine and collective calls ask -------------------------------------------------------------- */
 
 static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
 {
-    pp_queue_t *q = pp_queue_of(handle);
-    const size_t in = (size_t)q->config.plan.in;
-    handle->ops = &ops;
-    PP_TRY(find_memory(q, agreed->region));
+    pp_queue_t  *q = pp_queue_of(handle);
+    const size_t neighbours = (size_t)(q->config.plan.in + q->config.plan.out);
+    q->way = agreed->region ? &pp_queue_in_memory : &pp_queue_by_messages;
+    handle->ops = &q->way->handle;
+    PP_TRY(q->way->open(q, agreed));
     q->machine = malloc(pp_queues_bytes(&q->config.plan));
-    q->seen = calloc(in + 1, sizeof *q->seen);
+    q->seen = calloc(neighbours + 1, sizeof *q->seen);
     if (!q->machine || !q->seen)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    for (size_t i = 0; i < in; i++)
+    for (size_t i = 0; i < neighbours; i++)
         q->seen[i].published = -1;
     return pp_queues_open(q->machine, &q->config.plan, q->config.weights);
 }
@@ -256,7 +86,8 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
 static void empty(pp_handle_t *handle)
 {
     pp_queue_t *q = pp_queue_of(handle);
-    leave_memory(q);
+    if (q->way)
+        q->way->close(q);
     free(q->machine);
     free(q->seen);
     free((void *)q->config.pieces);
@@ -280,7 +111,7 @@ static void update(pp_handle_t *handle)
         return;
     if (!q->end.came)                /* else it has left until the call is over here, too */
         pp_queue_leave(q, leaves(handle));
-    pp_queue_end(q);
+    q->way->end(q);
 }
 
 static void drop_request(pp_handle_t *handle)
@@ -318,14 +149,14 @@ static uint64_t next_round(const pp_handle_t *handle) { return pp_queue_of(handl
 /* What a peer has published is there; but a Flush or Free that is over there may still be read here. */
 static bool is_behind(const pp_handle_t *handle, uint64_t round)
 {
-    return (void)round, handle->leaving != PP_STAYS || !retired(handle);
+    return (void)round, handle->leaving != PP_STAYS || !handle->ops->retired(handle);
 }
 
 static const pp_handle_kind_t kind = {
-    .init = "Queue_init", .update = update, .sign = sign, .reserve = reserve, .unreserve = unreserve,
+    .init = "Queue_init", .update = update, .sign = sign, .reserve = pp_queue_reserve, .unreserve = pp_queue_unreserve,
     .open = open_handle, .empty = empty, .drop_request = drop_request, .give = give, .discard = discard,
-    .in_mid_round = in_mid_round, .describe = describe, .explain = explain, .next_round = next_round,
-    .is_behind = is_behind, .needs_region = true,
+    .in_mid_round = in_mid_round, .describe = describe, .explain = pp_queue_explain, .next_round = next_round,
+    .is_behind = is_behind,
 };
 
 bool pp_is_queue(const pp_handle_t *handle) { return handle->kind == &kind; }
@@ -357,8 +188,6 @@ static pp_status_t configure(pp_queue_t *q, const pp_queues_config_t *config)
     PP_TRY(pp_kernels_find(PP_SUM, config->type, &q->kernels));
     q->kernels.users = pp_memory_of(config->memory);
     q->vector_bytes = q->count * q->kernels.element_bytes;
-    q->stride = round_up(q->vector_bytes, PAGE);
-    q->ring = pp_queues_ring(plan);
     return PP_OK;
 }
 
