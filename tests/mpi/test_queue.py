@@ -344,3 +344,20 @@ def test_gossip_in_step_averages_by_the_weights_of_the_graph(comm, ctx, order):
 def test_gossip_in_step_does_not_choose_who_asks(comm, ctx):
     with pytest.raises(pp.ArgumentError, match="goes with mode='async'"):
         ctx.Gossip_init(np.zeros(2), "complete", mode="sync", initiators="active")
+
+
+@pytest.mark.sizes(3, 5)
+def test_gossip_in_step_comes_together_at_the_rate_of_the_graph(comm, ctx):
+    """After k averages models are at most sigma_2^k as far from their mean as at first."""
+    graph = pp.topology.ring().on(comm.size)
+    rate = np.sort(np.linalg.svd(graph.weights, compute_uv=False))[-2]
+    models = np.random.default_rng(3).normal(size=(comm.size, 6))
+    buf, mean = models[comm.rank].copy(), models.mean(0)
+    first = np.linalg.norm(models - mean)
+    with ctx.Gossip_init(buf, "ring", "sync") as request:
+        for step in range(12):
+            request.Start()
+            request.Wait()
+            with ctx.away():
+                square = comm.allreduce(np.sum((buf - mean) ** 2))
+            assert square**0.5 <= first * rate ** (step + 1) * (1 + 1e-9) + 1e-12

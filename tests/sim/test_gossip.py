@@ -233,6 +233,48 @@ def test_by_messages_no_graph_deadlocks(graph: str, ranks: int) -> None:
         assert perform(case, steps=30).averages > 5 * ranks
 
 
+@pytest.mark.parametrize("graph", ["ring", "complete"])
+def test_models_come_together_as_fast_as_the_draws_promise(
+    graph: str, memory: tuple[int, ...]
+) -> None:
+    """After k averages the mean square of distances is at most lambda_2(E[W])^k of the first."""
+    ranks, averages = 8, 60
+    edges = GRAPHS[graph](ranks, random.Random(0))
+    expected = np.eye(ranks)
+    for rank, own in enumerate(edges):
+        for other in own:
+            apart = np.eye(ranks)[rank] - np.eye(ranks)[other]
+            expected -= np.outer(apart, apart) / 2 / len(own) / ranks
+    bound = np.sort(np.linalg.eigvalsh(expected))[-2]
+    squares = np.zeros(averages)
+    for seed in range(40):
+        options = GossipOptions(tuple(map(tuple, edges)))
+        world = World(ranks, seed=seed, memory=memory, keep_groups=True)
+        walkers = [Steady(rank, options, seed, 40) for rank in range(ranks)]
+        world.run([walker.program() for walker in walkers])
+        models = np.random.default_rng(seed).normal(size=ranks)
+        models -= models.mean()
+        models /= np.linalg.norm(models)
+        begun = {event.serial: event.members for event in world.groups_begun()}
+        pairs = [pair for pair in begun.values() if len(pair) == 2][:averages]
+        for at, pair in enumerate(pairs):
+            models[list(pair)] = models[list(pair)].mean()
+            squares[at] += models @ models / 40
+    promised = bound ** np.arange(1, averages + 1)
+    assert (squares <= 1.25 * promised).all()  # of 40 runs, which differ by some percent
+
+
+class Steady(Walker):
+    """A rank that asks for averages only, at a pace of its own."""
+
+    def program(self) -> Program:
+        handle = yield ("gossip_init", self.options, 0, self.own.first)
+        for _ in range(self.steps):
+            yield self.random.randrange(20_000)
+            yield from average(handle)
+        yield from end(handle)
+
+
 def test_averages_go_on_by_themselves(memory: tuple[int, ...]) -> None:
     """A rank that makes no Start at all comes to the mean of all after a while."""
     rings = GossipOptions(((1, 2), (0, 2), (0, 1)), 5, continuous=True)
