@@ -52,6 +52,17 @@ def test_preduce(ranks, transport, node_ranks):
     check(ranks, "preduce.py", "--short", transport=transport, node_ranks=node_ranks)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "transport"),
+    [(3, "auto"), (3, "mpi"), pytest.param((2, 2), "auto", marks=pytest.mark.long)],
+)
+def test_gossip(ranks, transport):
+    """100 averages of each mode."""
+    if not isinstance(ranks, int) and (reason := why_no_hosts()):
+        pytest.skip(reason)
+    check(ranks, "gossip.py", "--short", transport=transport)
+
+
 @pytest.mark.parametrize("transport", ["auto", "mpi"])
 def test_queues(transport):
     """100 iterations of each mode of Hop."""
