@@ -8,7 +8,14 @@ from itertools import groupby
 from ..statistics import Spread
 from ..tables import Column, print_table
 from ..units import format_duration, format_size
-from .results import GroupLatencyRow, GroupsMeta, GroupsReport, IterationRow, IterationSide
+from .results import (
+    GossipMeta,
+    GroupLatencyRow,
+    GroupsMeta,
+    GroupsReport,
+    IterationRow,
+    IterationSide,
+)
 from .table import optional, significant, verdict
 
 _LATENCY_NUMBERS = (
@@ -52,7 +59,7 @@ def _print_latencies(title: str, rows: Sequence[GroupLatencyRow]) -> None:
     print_table(title, columns, sections, latency_notes(rows))
 
 
-def setting(meta: GroupsMeta) -> str:
+def setting(meta: GroupsMeta | GossipMeta) -> str:
     """Return what was measured where."""
     where = f"{meta.ranks} ranks on {meta.cores} cores"
     if meta.nodes > 1:

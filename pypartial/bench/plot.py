@@ -23,6 +23,8 @@ from ..units import format_size
 from .group_table import setting as groups_setting
 from .options import Buffers, on_device
 from .results import (
+    GossipMeta,
+    GossipRow,
     GroupLatencyRow,
     GroupsReport,
     IterationRow,
@@ -39,7 +41,8 @@ from .table import setting
 from .torch_table import label as torch_label
 from .torch_table import setting as torch_setting
 
-AnyRow = TypeVar("AnyRow", Row, LatencyRow, GroupLatencyRow)
+AnyRow = TypeVar("AnyRow", Row, LatencyRow, GroupLatencyRow, GossipRow)
+CaseRow = TypeVar("CaseRow", GroupLatencyRow, GossipRow)
 Key = TypeVar("Key", bound=Hashable)
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; MPI is black.
@@ -62,6 +65,8 @@ _OTHERS = {
     "memcpy": (_COPY_COLOUR, ":"),
     "mpi-create-group": (_MPI_COLOUR, ":"),
     "mpi-split": (_MPI_COLOUR, "-."),
+    "mpi-sendrecv": (_MPI_COLOUR, ":"),
+    "mpi-neighbor": (_MPI_COLOUR, "-."),
 }
 # The labels of more sizes than this are written aslant.
 _LEVEL_TICKS = 8
@@ -182,10 +187,19 @@ def save_groups_plot(report: GroupsReport, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_case(axes: Axes, rows: Sequence[GroupLatencyRow], title: str) -> None:
+def save_gossip_plot(report: Report[GossipMeta, GossipRow], path: Path) -> None:
+    """Draw times of iterations of ``bench gossip`` against size, and save them."""
+    figure, axes = plt.subplots(figsize=(9.5, 4.8), layout="constrained")
+    figure.suptitle(groups_setting(report.meta), fontsize=10, color="#444444", x=0.02, ha="left")
+    _draw_case(axes, report.rows, f"Iterations on {report.meta.topology}")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_case(axes: Axes, rows: Sequence[CaseRow], title: str) -> None:
     """Draw a line for each way to average in one case."""
     colours = itertools.cycle(_COLOURS)
-    by_way = lines_of(rows, lambda row: (row.way, row.backend, row.buffers))
+    by_way = lines_of(rows, lambda row: (row.way, getattr(row, "backend", None), row.buffers))
     lines = []
     for (way, backend, buffers), line in by_way.items():
         label = _LABELS.get(way, ", ".join(filter(None, (way, backend, buffers))))

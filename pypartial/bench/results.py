@@ -313,6 +313,29 @@ class TorchRow:
 
 
 @dataclass(frozen=True)
+class GossipRow:
+    """One way to make models of one size more alike: of `GossipWay` or `RIVALS`.
+
+    Latencies are those of iterations, over the blocks, each with the mean on the slowest rank;
+    ratios are those of blocks in pairs. `consensus` is the distance after each iteration.
+    """
+
+    way: str
+    buffers: str
+    bytes: int
+    ranks: int
+    latency_us: Latency
+    best_us: float
+    ratio_to_mpi: Spread
+    ratio_to_sendrecv: Spread
+    ratio_to_neighbor: Spread
+    consensus: list[float]
+    blocks: int
+    calls: int
+    verified: bool
+
+
+@dataclass(frozen=True)
 class Versions:
     """What was measured.
 
@@ -523,8 +546,20 @@ class TorchMeta(Versions):
     late_us: float
 
 
+@dataclass(frozen=True)
+class GossipMeta(Versions):
+    """Of ``bench gossip``; cores are those of all nodes together."""
+
+    ranks: int
+    cores: int
+    nodes: int
+    transport: str
+    dtype: str
+    topology: str
+
+
 MetaType = TypeVar("MetaType", bound=Versions, covariant=True)
-AnyRow = Row | OverheadRow | TuneRow | GroupLatencyRow | TorchRow
+AnyRow = Row | OverheadRow | TuneRow | GroupLatencyRow | TorchRow | GossipRow
 RowType = TypeVar("RowType", bound="AnyRow", covariant=True)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._launch import alone, launched_rank, launched_size
+from ..bench.gossip_options import BenchGossipOptions
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
 from ..bench.torch_options import BenchTorchOptions
@@ -58,7 +59,9 @@ class TopologyOptions:
 
 
 AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
-BenchOptions = AllreduceBench | BenchGroupsOptions | BenchTorchOptions | TuneOptions
+BenchOptions = (
+    AllreduceBench | BenchGroupsOptions | BenchGossipOptions | BenchTorchOptions | TuneOptions
+)
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions
 Job = BenchOptions | InfoOptions | SimJob | TopologyOptions
@@ -155,12 +158,14 @@ def _run_benchmark(job: BenchOptions) -> int:
         from .tune import tune
 
         return tune(job, MPI.COMM_WORLD)
-    from .bench import groups, latency, overhead, skew, torch
+    from .bench import gossip, groups, latency, overhead, skew, torch
 
     if isinstance(job, OverheadOptions):
         return overhead(job, MPI.COMM_WORLD)
     if isinstance(job, BenchGroupsOptions):
         return groups(job, MPI.COMM_WORLD)
+    if isinstance(job, BenchGossipOptions):
+        return gossip(job, MPI.COMM_WORLD)
     if isinstance(job, BenchTorchOptions):
         return torch(job, MPI.COMM_WORLD)
     if isinstance(job, LatencyOptions):

@@ -11,13 +11,14 @@ from typing import Any
 from mpi4py import MPI
 
 from .._launch import stderr_is_terminal
-from ..bench import group_table, latency_table, overhead_table, table, torch_table
+from ..bench import gossip_table, group_table, latency_table, overhead_table, table, torch_table
 from ..bench import groups as groups_bench
 from ..bench import latency as latency_bench
 from ..bench import overhead as overhead_bench
 from ..bench import skew as skew_bench
 from ..bench.conditions import shortage
 from ..bench.device_arrays import Devices, open_devices
+from ..bench.gossip_options import BenchGossipOptions
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.options import (
     AllreduceOptions,
@@ -91,6 +92,24 @@ def groups(options: BenchGroupsOptions, comm: MPI.Intracomm) -> int:
     return _conclude(outcome, options, comm, group_table.print_report, "save_groups_plot")
 
 
+def gossip(options: BenchGossipOptions, comm: MPI.Intracomm) -> int:
+    """Run ``bench gossip``; collective.
+
+    Returns
+    -------
+    int
+        As for `skew`.
+    """
+    from ..bench import gossip as gossip_bench  # needs networkx
+
+    if not ready(comm, max(options.sizes), 12 * len(options.buffers)):
+        return 1
+    announce("about", gossip_bench.about_seconds(options), comm)
+    with progress_bar(gossip_bench.turns(options), comm) as progress:
+        outcome = gossip_bench.measure(options, comm, progress)
+    return _conclude(outcome, options, comm, gossip_table.print_report, "save_gossip_plot")
+
+
 def torch(options: BenchTorchOptions, comm: MPI.Intracomm) -> int:
     """Run ``bench torch``; collective.
 
@@ -112,7 +131,7 @@ def torch(options: BenchTorchOptions, comm: MPI.Intracomm) -> int:
 
 def _conclude(
     outcome: Outcome[Any, Any] | None,
-    options: AllreduceOptions | BenchGroupsOptions | BenchTorchOptions,
+    options: AllreduceOptions | BenchGroupsOptions | BenchTorchOptions | BenchGossipOptions,
     comm: MPI.Intracomm,
     print_report: Callable[[Any], None],
     draw: str,

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from ..bench.gossip_options import BenchGossipOptions, GossipWay
 from ..bench.group_options import (
     Backend,
     BenchGroupsOptions,
@@ -60,7 +61,8 @@ _TORCH_WAYS = tuple(way for way in TorchWay if way is not TorchWay.GLOO)
 _LATENCY_SIZES = ("8", "64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M")
 
 bench = typer.Typer(
-    help="Measure allreduces, groups, training and calls on this machine.", no_args_is_help=True
+    help="Measure allreduces, groups, gossip, training and calls on this machine.",
+    no_args_is_help=True,
 )
 
 # ---- options that several commands have ----------------------------------------------------------
@@ -454,6 +456,55 @@ def groups(
         transport=transport,
         dtype=dtype,
         seed=seed,
+        json=json,
+        plot=plot,
+    )
+    refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    context.obj.job = options
+
+
+@bench.command()
+def gossip(
+    context: typer.Context,
+    size: Annotated[list[str] | None, typer.Option(help=f"{SIZE_HELP} {LISTED}")] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to measure beside MPI's own: ad-psgd, ad-psgd-active (one side of a "
+            "bipartite topology asks for averages), d-psgd, hop, preduce (groups of 2, drawn) or "
+            f"full (an allreduce). {LISTED} Default: all but ad-psgd-active.",
+        ),
+    ] = None,
+    topology: Annotated[str, typer.Option(help="Which ranks are neighbours.")] = "ring",
+    buffers: _BuffersOption = None,
+    budget: Annotated[str, duration(help="About how long to measure each way.")] = "250ms",
+    blocks: Annotated[int | None, count(help="Blocks of calls of each way.")] = None,
+    calls: _CallsOption = None,
+    transport: _TransportOption = Transport.AUTO,
+    dtype: _DTypeOption = DType.FLOAT32,
+    json: JsonOption = None,
+    plot: _PlotOption = None,
+) -> None:
+    """Measure averages with neighbours against MPI's own.
+
+    Start it with mpirun -n P. All ways take turns in blocks of iterations (Start and Wait), with
+    MPI_Allreduce and a division, with MPI_Sendrecv to one neighbour and an addition, and with
+    MPI_Neighbor_allgather and an average in NumPy. The value of a block is the mean time of an
+    iteration on the slowest rank; results are medians over the blocks.
+
+    After each block all models are checked; the exit code is 1 if one was wrong.
+    """
+    names = listed(way) or [one.value for one in GossipWay if one is not GossipWay.ACTIVE]
+    options = BenchGossipOptions(
+        sizes=read_sizes(size, _GROUP_BYTES),
+        ways=tuple(_member("--way", GossipWay, text) for text in names),
+        topology=topology,
+        buffers=tuple(buffers or Buffers),
+        budget_ns=read("--budget", parse_duration, budget),
+        blocks=blocks,
+        calls=calls,
+        transport=transport,
+        dtype=dtype,
         json=json,
         plot=plot,
     )

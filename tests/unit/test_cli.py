@@ -313,7 +313,7 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 COMMANDS = (
     *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
-    *("bench groups", "bench torch", "tune"),
+    *("bench groups", "bench gossip", "bench torch", "tune"),
     *("sim", "sim skew", "sim schedule", "sim groups", "sim gossip"),
     *("groups", "groups show", "groups analyse", "topology", "topology show"),
 )

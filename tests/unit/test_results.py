@@ -119,6 +119,8 @@ def test_the_schema_is_one() -> None:
         (results.GroupsMeta, "benchGroupsMeta"),
         (results.IterationRow, "benchIterationsRow"),
         (results.IterationSide, "benchIterationsSide"),
+        (results.GossipRow, "benchGossipRow"),
+        (results.GossipMeta, "benchGossipMeta"),
         (results.TorchRow, "benchTorchRow"),
         (results.TorchMeta, "benchTorchMeta"),
         (results.TuneRow, "tuneRow"),
