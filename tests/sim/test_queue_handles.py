@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.queue_replay import Request, ways
+from support.queue_replay import Request, replay
 from support.queues import GRAPHS
 from support.queues import MODES as QUEUE_MODES
 from support.queues import World as Rules
@@ -243,19 +243,8 @@ class Course:
             assert result.gap <= {"tokens": self.mode.max_ig, "notify-ack": 2}[self.mode.protocol]
 
     def replay(self, rank: int) -> None:
-        averaged = dict.fromkeys(self.graph.ins[rank], -1)
-        ins = [self.requests[sender] for sender in averaged]
-        for request in self.requests[rank]:
-            way = next(ways(request, ins, self.mode.staleness, self.leave), None)
-            assert way, f"rank {rank}: no such average: {request.result}"
-            if self.leave:
-                continue
-            old = max([0, *(way.due - part for part in way.parts if part is not None)])
-            assert old == request.result.staleness
-            for sender, part in zip(averaged, way.parts, strict=True):
-                if part is not None:
-                    assert part > averaged[sender], "averaged twice"
-                    averaged[sender] = part
+        ins = [self.requests[sender] for sender in self.graph.ins[rank]]
+        replay(self.requests[rank], lambda _: ins, self.mode.staleness, lambda _: self.leave)
 
 
 RULES = {name: mode for name, mode in QUEUE_MODES.items() if name != "topology"}

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["Request", "Way", "ways"]
+__all__ = ["Request", "Way", "replay", "ways"]
+
+Asked = TypeVar("Asked", bound="Request")
 
 
 @dataclass
@@ -51,9 +54,15 @@ def _candidates(
     return found
 
 
-def _average(own: tuple[int, Any], parts: list[Any], due: int, bound: int | None) -> Any:
+def _average(
+    own: tuple[int, Any], parts: list[Any], due: int, bound: int | None, weight: float | None
+) -> Any:
     """The models from left to right: the own one, and those of in-neighbours."""
     models = [own, *parts]
+    if weight is not None:
+        rest = 1 - functools.reduce(operator.add, [weight] * len(parts), 0.0)
+        terms = [rest * own[1], *(weight * x for _, x in parts)]
+        return functools.reduce(np.add, terms)
     shares = [1 if bound is None else max(k - (due - bound) + 1, 0) for k, _ in models]
     if not parts:
         shares = [1]
@@ -62,7 +71,11 @@ def _average(own: tuple[int, Any], parts: list[Any], due: int, bound: int | None
 
 
 def ways(
-    request: Request, ins: Sequence[Iterable[Request]], bound: int | None, left: bool
+    request: Request,
+    ins: Sequence[Iterable[Request]],
+    bound: int | None,
+    left: bool,
+    weight: float | None = None,
 ) -> Iterator[Way]:
     """Yield how a request may have come about.
 
@@ -75,6 +88,8 @@ def ways(
         `staleness`.
     left : bool
         Whether ranks may have left: one that has follows the others, also after its average.
+    weight : float, optional
+        Of each in-neighbour, where the graph gives weights.
     """
     whole = request.iterations
     for due in whole if left else whole[-1:]:
@@ -84,5 +99,41 @@ def ways(
             if len(parts) != request.result.received:
                 continue
             for k in whole if bound is not None else whole[:1]:
-                if _average((k, request.vector), parts, due, bound).tobytes() == request.data:
+                own = k, request.vector
+                if _average(own, parts, due, bound, weight).tobytes() == request.data:
                     yield Way(due, tuple(part[0] if part else None for part in chosen))
+
+
+def replay(
+    requests: Iterable[Asked],
+    ins: Callable[[Asked], Sequence[Iterable[Request]]],
+    bound: int | None,
+    left: Callable[[Asked], bool],
+    weight: float | None = None,
+) -> None:
+    """Check the averages of a rank.
+
+    Parameters
+    ----------
+    requests : iterable
+    ins, left : callable
+        What `ways` is told of each of them; the other arguments are as there.
+
+    Raises
+    ------
+    AssertionError
+        If no updates give what the rank was given, or one was averaged twice.
+    """
+    averaged: dict[int, int] = {}
+    for request in requests:
+        gone = left(request)
+        way = next(ways(request, ins(request), bound, gone, weight), None)
+        assert way, f"no such average: {request.result}"
+        if gone:
+            continue
+        old = max([0, *(way.due - part for part in way.parts if part is not None)])
+        assert old == request.result.staleness, f"staleness should be {old}: {request.result}"
+        for at, part in enumerate(way.parts):
+            if part is not None:
+                assert part > averaged.get(at, -1), f"averaged twice: {request.result}"
+                averaged[at] = part

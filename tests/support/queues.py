@@ -21,7 +21,7 @@ from pypartial.sim.queues import EVENTS, describe, open_queues
 
 __all__ = [
     *("GRAPHS", "MODES", "Graph", "Rank", "Stuck", "World"),
-    *("draw_world", "regular"),
+    *("draw_world", "regular", "table_1"),
 ]
 
 PLANTS = {
@@ -102,6 +102,20 @@ GRAPHS: dict[str, Callable[[int], Graph]] = {
 
 
 # ---- a rank --------------------------------------------------------------------------------------
+
+
+def table_1(graph: Graph, mode: Mode) -> list[list[float]]:
+    """Return the most that each rank may be ahead of each other one (Hop, Table 1)."""
+
+    def most(i: int, j: int) -> float:
+        step = 1 if mode.staleness is None else mode.staleness + 1
+        # A rank may be s + 1 ahead of one that has decided to jump, and that one ahead by tokens.
+        bounded = not mode.backup and (not mode.skip or graph.path[j][i] == 1)
+        by_updates = step * graph.path[j][i] if bounded else math.inf
+        by_tokens = {"tokens": mode.max_ig, "notify-ack": 2, "none": math.inf}[mode.protocol]
+        return 0 if i == j else min(by_updates, by_tokens * graph.path[i][j])
+
+    return [[most(i, j) for j in range(graph.ranks)] for i in range(graph.ranks)]
 
 
 class Stuck(AssertionError):
@@ -291,8 +305,9 @@ class Rank:
 
     def _holds_back(self) -> bool:
         slowest = self.slowest()
-        held = self.mode.protocol == "notify-ack" and slowest is not None
-        return held and slowest < self.iteration and self.said == self.iteration
+        if self.mode.protocol != "notify-ack" or slowest is None:
+            return False
+        return slowest < self.iteration and self.said == self.iteration
 
     def _act(self) -> bool:
         """Do the next action; False: nothing is due."""
@@ -406,7 +421,7 @@ class World:
         self.rings: list[dict[int, int]] = [{} for _ in range(graph.ranks)]
         self.looks: dict[tuple[int, int], tuple[int, int]] = {}
         self.gap = [[0] * graph.ranks for _ in range(graph.ranks)]  # the largest seen
-        self.table = [[self._bound(i, j) for j in range(graph.ranks)] for i in range(graph.ranks)]
+        self.table = table_1(graph, mode)
         self.ranks = [Rank(self, rank) for rank in range(graph.ranks)]
         self.most = [[self._most(rank, sender) for sender in rank.ins] for rank in self.ranks]
         slow = self.draw.choice(("none", "few", "links", "all"))
@@ -421,16 +436,6 @@ class World:
         self.app = self.draw.choice((0.1, 0.5, 0.9))
 
     # ---- Table 1 ---------------------------------------------------------------------------------
-
-    def _bound(self, i: int, j: int) -> float:
-        """The most that rank i may be ahead of rank j."""
-        mode, path = self.mode, self.graph.path
-        step = 1 if mode.staleness is None else mode.staleness + 1
-        # A rank may be s + 1 ahead of one that has decided to jump, and that one ahead by tokens.
-        bounded = not mode.backup and (not mode.skip or path[j][i] == 1)
-        by_updates = step * path[j][i] if bounded else math.inf
-        by_tokens = {"tokens": mode.max_ig, "notify-ack": 2, "none": math.inf}[mode.protocol]
-        return 0 if i == j else min(by_updates, by_tokens * path[i][j])
 
     def _most(self, rank: Rank, sender: int) -> float:
         """The most updates of a sender in a rank's queue (section 4), with those of the bound."""
