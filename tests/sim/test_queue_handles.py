@@ -175,6 +175,33 @@ def test_ranks_that_leave_and_come_back(mode, seed, way):
         assert len({flushed[phase, rank] for rank in range(ranks)}) == 1
 
 
+@pytest.mark.parametrize("call", ["queue_init", "flush", "away"])
+def test_a_rank_that_is_late_out_of_a_call_leaves_out_nothing(call):
+    """Others go on with what it has not started yet in one handle, and wait for it in another."""
+
+    def program(rank):
+        loose = yield "queue_init", QueueOptions(ring(4), backup=1, max_ig=4), 0, rank
+        strict = yield "queue_init", QueueOptions(ring(4)), 0, rank
+        for step in range(1, STEPS):
+            for handle in (loose, strict):
+                yield "queue_start", handle
+                result, _ = yield "wait", handle
+                assert (result.iteration, result.skipped) == (step, 0)
+            if call == "away":
+                yield ("away",)
+                yield ("back",)
+            elif call == "flush":
+                yield "flush", loose
+            else:
+                yield "free", (yield "queue_init", QueueOptions(ring(4)), 0, rank)
+        for handle in (loose, strict):
+            yield "free", handle
+        yield ("ctx_free",)
+
+    for seed in range(20):
+        World(4, seed=seed, memory=(50, 1000)).run([program(rank) for rank in range(4)])
+
+
 # ---- every average, replayed --------------------------------------------------------------------
 
 

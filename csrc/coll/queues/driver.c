@@ -57,13 +57,13 @@ void pp_queue_leave(pp_queue_t *q, uint64_t left)
     const bool gone = left != 0;
     if (left == q->left)
         return;
+    if (!gone)
+        q->way->look(q);
     q->left = left;
     if (gone == q->gone) {
         q->way->show_left(q);
         return;
     }
-    if (!gone)
-        q->way->look(q);
     q->gone = gone;
     pp_queue_tell(q, gone ? PP_QUEUES_LEAVE : PP_QUEUES_BACK);
     pp_queue_go_on(q);

@@ -23,12 +23,16 @@ typedef struct station {
     _Alignas(64) _Atomic int64_t announced;
     _Atomic int64_t  published;      /* the newest iteration in the ring that is for all; -1: none */
     _Atomic uint64_t left;           /* as in pp_queue_t */
+    _Atomic uint64_t entered;        /* ENTERED() of the last collective call that it came to */
     /* Flush and Free: */
     _Atomic int64_t  model;          /* the place in its ring of what it gives */
     _Atomic int64_t  iteration;      /* that it is in */
     _Atomic uint32_t call;           /* pp_flush_calls(); 0: it is out */
     _Atomic uint32_t came, done;     /* how often it has come, and has read what it needs */
 } station_t;
+
+/* A call, and the iteration in which a rank came to it. */
+#define ENTERED(call, iteration) ((uint64_t)(call) << 40 | (uint64_t)(iteration))
 
 /* Before the stations, in the memory of the node. */
 typedef struct hall {
@@ -194,12 +198,24 @@ static bool has_left(const pp_queue_t *q, const station_t *station)
     return pp_queue_has_left(q, atomic_load(&station->left));
 }
 
+/* The iteration in which a rank is; for one inside a collective call, that in which the other came to this call.  What
+   others have done since, they have done as if this rank had not left: it must not leave out what they wait for in
+   other handles. */
+static int64_t reached(const pp_queue_t *q, const station_t *station)
+{
+    PP_STEP("look");
+    const int64_t announced = atomic_load(&station->announced);
+    PP_STEP("look");
+    const uint64_t then = atomic_load(&station->entered) - ENTERED(q->left, 0);
+    const bool     inside = q->left != 0 && q->left != PP_QUEUE_LEFT;
+    return inside && then < (uint64_t)announced ? (int64_t)then : announced;
+}
+
 static void look_at_out(pp_queue_t *q, int32_t out)
 {
     const station_t *station = station_of(q, q->config.outs[out]);
     const bool       left = has_left(q, station);
-    PP_STEP("look");
-    pp_queue_tell_of(q, left ? PP_QUEUES_UNBOUND : PP_QUEUES_TOKEN, out, atomic_load(&station->announced));
+    pp_queue_tell_of(q, left ? PP_QUEUES_UNBOUND : PP_QUEUES_TOKEN, out, reached(q, station));
 }
 
 /* What was published since the last look, and is in the ring still. */
@@ -261,6 +277,17 @@ static void wake_ins(const pp_queue_t *q)
 
 static void wake_outs(const pp_queue_t *q) { wake(q, q->config.outs, q->config.plan.out, false); }
 
+static void show_left(pp_queue_t *q)
+{
+    station_t *own = mine(q);
+    if (q->left != 0 && q->left != PP_QUEUE_LEFT) {
+        PP_STEP("leave");
+        atomic_store(&own->entered, ENTERED(q->left, pp_queues_due(q->machine)));
+    }
+    PP_STEP("leave");
+    atomic_store(&own->left, q->left);
+}
+
 static void show(pp_queue_t *q, const pp_queues_action_t *action)
 {
     station_t *own = mine(q);
@@ -276,18 +303,10 @@ static void show(pp_queue_t *q, const pp_queues_action_t *action)
         PP_STEP("announce");
         atomic_store(&own->announced, action->iteration);
     }
-    if (action->kind != PP_QUEUES_ANNOUNCE) {
-        PP_STEP("leave");
-        atomic_store(&own->left, q->left);
-    }
+    if (action->kind != PP_QUEUES_ANNOUNCE)
+        show_left(q);
     wake_ins(q);
     wake_outs(q);                    /* an update that was jumped over is not waited for any more */
-}
-
-static void show_left(pp_queue_t *q)
-{
-    PP_STEP("leave");
-    atomic_store(&mine(q)->left, q->left);
 }
 
 /* ---- Flush and Free ---------------------------------------------------------------------------------------- */
