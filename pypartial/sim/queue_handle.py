@@ -25,6 +25,8 @@ class QueueOptions:
         At most: less where a rank has no more in-neighbours.
     back : int
         As ``pp_queues_plan_t`` has it.
+    weighted : bool
+        In-neighbours weigh by the graph, all the same: `weight`.
     """
 
     outs: tuple[tuple[int, ...], ...]
@@ -37,6 +39,7 @@ class QueueOptions:
     skip_trigger: int = 2
     protocol: str = "tokens"
     back: int = 1
+    weighted: bool = False
     plant: int = 0
     pieces: int = 1
     fenced: bool = False
@@ -45,6 +48,11 @@ class QueueOptions:
     def ins(self, rank: int) -> list[int]:
         """Return the in-neighbours of a rank."""
         return [other for other, outs in enumerate(self.outs) if rank in outs]
+
+    @property
+    def weight(self) -> float | None:
+        """The weight of each in-neighbour; None: Hop's weights."""
+        return 1 / (1 + max(map(len, self.outs))) if self.weighted else None
 
 
 class QueueHandle(AnyHandle):
@@ -72,6 +80,8 @@ class QueueHandle(AnyHandle):
         plan.max_ig, plan.skip_trigger = options.max_ig, options.skip_trigger
         plan.protocol = PROTOCOL.constant(lib, options.protocol)
         plan.back, plan.plant = options.back, options.plant
+        plan.weighted = options.weighted
+        config.weights = self._keep(ffi.new("double[]", [options.weight or 0.0] * len(ins)))
         for name in ("staleness", "skip"):
             value = getattr(options, name)
             setattr(plan, name, lib.PP_QUEUES_UNSET if value is None else value)

@@ -26,7 +26,7 @@ from pypartial.provenance import header  # noqa: E402
 from pypartial.sim.handle import CoreError  # noqa: E402
 
 from .draw import WHAT  # noqa: E402
-from .fuzzer import COVERAGES, PLANTS, Failure, Report, fuzz  # noqa: E402
+from .fuzzer import COVERAGES, PLANTS, WHAT_OF_PLANT, Failure, Report, fuzz  # noqa: E402
 from .oracles import judge, replay_command  # noqa: E402
 from .scenario import Outcome, Scenario, run  # noqa: E402
 
@@ -77,9 +77,7 @@ def _positive(text: str) -> int:
 
 
 def _fuzz(options: argparse.Namespace) -> int:
-    what = options.what or "all"
-    if options.what is None and options.plant is not None:
-        what = "groups" if "groups_plant" in PLANTS[options.plant] else "rounds"
+    what = options.what or WHAT_OF_PLANT.get(options.plant, "all")
     with _progress(options.cases, shown=stderr_is_terminal()) as progress:
         report = fuzz(
             options.cases,

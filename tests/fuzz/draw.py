@@ -14,13 +14,13 @@ from pypartial._core_sim import lib
 from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from pypartial.sim.allreduce_handle import ALGORITHMS, Options
 
-from .group_draw import draw_calls, draw_groups_scenario
+from .group_draw import draw_calls, draw_groups_scenario, draw_neighbours_scenario
 from .plan import TIMINGS, Phase, Scenario
 
 __all__ = ["WHAT", "draw_scenario"]
 
-WHAT = ("rounds", "groups", "all")
-_GROUPS_SHARE = 0.25  # of "all"
+WHAT = ("rounds", "groups", "neighbours", "all")
+_SHARES_OF_ALL = {"groups": 0.25, "neighbours": 0.15}
 _LIVELY_GROUPS = 0.3  # of the cases with groups
 
 # Features that make a case long are rare: otherwise there would be few cases.
@@ -66,11 +66,19 @@ def draw_scenario(seed: int, index: int, what: str = "rounds") -> Scenario:
     seed, index : int
         Not negative.
     what : str
-        "rounds": partial allreduces; "groups": P-Reduce, also beside a partial allreduce; "all".
+        "rounds": partial allreduces; "groups": P-Reduce, also beside a partial allreduce;
+        "neighbours": gossip and queues, also beside the others; "all".
     """
     draw = random.Random(f"{seed} {index}")
-    if what == "groups" or (what == "all" and random.Random(index).random() < _GROUPS_SHARE):
-        scenario = draw_groups_scenario(draw, _draw_options)
+    if what == "all":
+        share = random.Random(index).random()
+        what = "rounds"
+        for kind, width in _SHARES_OF_ALL.items():
+            what = kind if 0 <= share < width else what
+            share -= width
+    if what in _SHARES_OF_ALL:
+        drawn = draw_groups_scenario if what == "groups" else draw_neighbours_scenario
+        scenario = drawn(draw, _draw_options)
         lively = draw.random() < _LIVELY_GROUPS
         return _seen(_lively_groups(draw, scenario) if lively else scenario)
     ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])

@@ -32,6 +32,7 @@ from pypartial.sim.world import Deadlock
 
 from .draw import WHAT, draw_scenario
 from .group_oracles import occurred
+from .kinds import KINDS
 from .oracles import judge
 from .scenario import Scenario, run
 from .shrink import shrink
@@ -40,6 +41,7 @@ __all__ = [
     "COVERAGE",
     "Failure",
     "PLANTS",
+    "WHAT_OF_PLANT",
     "Report",
     "Verdict",
     "attempt",
@@ -103,7 +105,11 @@ GROUPS_COVERAGE = {
     "groups_patience": "groups that only patience keeps alive",
     "groups_contexts": "groups in two contexts, and polling",
 }
-COVERAGES = {"rounds": COVERAGE, "groups": GROUPS_COVERAGE}  # by the kind of cases
+NEIGHBOURS_COVERAGE = {
+    name: text for kind in KINDS.values() for name, text in kind.coverage.items()
+}
+# By what is in a case.
+COVERAGES = {"rounds": COVERAGE, "groups": GROUPS_COVERAGE, "neighbours": NEIGHBOURS_COVERAGE}
 _KIND_OF = {name: kind for kind, names in COVERAGES.items() for name in names}
 LEAST_COVERAGE = 0.01  # least share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average
@@ -115,6 +121,11 @@ PLANTS: dict[str, dict[str, Any]] = {
     **{name: {"plant": PLANT.constant(lib, name)} for name in PLANT if name is not None},
     **{name: {"groups_plant": name} for name in GROUPS_PLANTS if name != "none"},
 }
+# By the name of a defect, what cases have it.
+WHAT_OF_PLANT = {name: "groups" if "groups_plant" in PLANTS[name] else "rounds" for name in PLANTS}
+for _plants in (kind.plants for kind in KINDS.values()):
+    PLANTS |= _plants
+    WHAT_OF_PLANT |= dict.fromkeys(_plants, "neighbours")
 
 # A case that takes longer hangs: the largest ones take a second. For smaller cases a shorter limit
 # would do; but shrinking a hanging case waits for the limit at each step, so it makes few steps.
@@ -136,7 +147,7 @@ class Verdict:
     seen : tuple of bool
         Whether each of the names in `COVERAGES` occurred, in their order.
     what : str
-        "groups" if the case has a handle of P-Reduce.
+        "neighbours" if the case has a handle of `KINDS`, "groups" if it has one of P-Reduce.
     kind : str or None
         The sort of failure, equal for failures of one sort; None if the case passed.
     text : str
@@ -164,6 +175,14 @@ def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
         judge(scenario, outcome)
     except Exception as error:
         return Verdict(kind=_kind(error), text=_text(error))
+    if scenario.with_neighbours:
+        found = dict.fromkeys(NEIGHBOURS_COVERAGE, False)
+        for index, options in enumerate(scenario.handles):
+            kind = KINDS.get(type(options))
+            if kind and any(log.starts for log in outcome.logs[index]):
+                for name, has in kind.occurred(scenario, index, outcome).items():
+                    found[name] |= has
+        return Verdict(outcome.rounds, tuple(found.values()), "neighbours")
     if scenario.groups:
         found = occurred(scenario, outcome)
         seen = tuple(found[name] for name in GROUPS_COVERAGE)

@@ -11,9 +11,10 @@ from pypartial.groups import groups_of
 from pypartial.sim.groups import static_table
 from pypartial.sim.preduce_handle import PreduceOptions
 
+from .kinds import KINDS
 from .plan import TIMINGS, Phase, Scenario
 
-__all__ = ["draw_calls", "draw_groups_scenario"]
+__all__ = ["draw_calls", "draw_groups_scenario", "draw_neighbours_scenario"]
 
 _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 41))
 _RANKS_WEIGHTS = (1.5, 62, 32, 4, 0.5)
@@ -57,6 +58,38 @@ def draw_groups_scenario(draw: random.Random, allreduce: Any) -> Scenario:
     phases = _draw_phases(draw, len(handles), opened)
     if draw.random() < _IN_STEP and any(_is_given(options) for options in handles):
         phases = tuple(map(_in_step, phases))
+    return _scenario(draw, ranks, window, handles, opened, phases)
+
+
+def draw_neighbours_scenario(draw: random.Random, allreduce: Any) -> Scenario:
+    """Draw a case with handles of `KINDS`, mostly beside handles of other kinds; as above."""
+    ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
+    window, memory = draw.choice((1, 2, 4)), _draw_memory(draw, ranks)
+    if draw.random() < 0.4:  # more often on a node: not every kind goes by messages
+        memory = (draw.choice(_SHARES), draw.choice(_PAUSES))
+    node = len(memory) == 2 or memory[2:3] == (ranks,)
+    possible = [kind for kind in KINDS.values() if node or kind.by_messages]
+    kinds = draw.choices(possible, k=draw.choice((1, 1, 1, 2, 2)))
+    handles = [kind.draw(draw, ranks, node) for kind in kinds]
+    for other, share in ((allreduce(draw, ranks, window), 0.2), (_draw_options(draw, ranks), 0.2)):
+        if draw.random() < share:
+            handles.insert(draw.randint(0, len(handles)), other)
+    opened = draw.randint(1, len(handles))
+    phases = _draw_phases(draw, len(handles), opened)
+    if len(handles) > 1 and any(kind.waits_for_computing for kind in kinds):
+        phases = tuple(replace(phase, steps=phase.steps[:1]) for phase in phases)
+    return _scenario(draw, ranks, window, handles, opened, phases, memory)
+
+
+def _scenario(
+    draw: random.Random,
+    ranks: int,
+    window: int,
+    handles: list[Any],
+    opened: int,
+    phases: tuple[Phase, ...],
+    memory: tuple[int, ...] | None = None,
+) -> Scenario:
     several = len(handles) > 1
     together = draw.random() < 0.5 or (several and any(phase.hold for phase in phases))
     scenario = Scenario(
@@ -75,7 +108,7 @@ def draw_groups_scenario(draw: random.Random, allreduce: Any) -> Scenario:
         late=draw.choice((0.0, 0.0, 0.5)),
         last_flush=draw.random() < 0.7,
         timeout=draw.choice((0.0, 0.0, 0.3)),
-        memory=_draw_memory(draw, ranks),
+        memory=_draw_memory(draw, ranks) if memory is None else memory,
     )
     assert scenario.complaint() is None, (scenario.complaint(), scenario)
     return scenario

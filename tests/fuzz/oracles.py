@@ -26,6 +26,7 @@ from pypartial._names import CAUSE
 from pypartial.sim.allreduce_handle import Options, Round
 
 from .group_oracles import judge_groups
+from .kinds import KINDS
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
 
 __all__ = ["check", "judge", "replay_command"]
@@ -85,6 +86,8 @@ def judge(scenario: Scenario, outcome: Outcome) -> None:
             try:
                 if isinstance(options, Options):
                     _Handle(scenario, options, logs).judge()
+                elif kind := KINDS.get(type(options)):
+                    kind.judge(scenario, index, logs, outcome.begun[index])
                 else:
                     judge_groups(scenario, index, logs, outcome.begun[index])
             except AssertionError as error:

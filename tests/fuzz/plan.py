@@ -29,6 +29,8 @@ from pypartial.sim.groups import WEIGHTS
 from pypartial.sim.network import parse_network
 from pypartial.sim.preduce_handle import PreduceOptions
 
+from .kinds import KINDS
+
 __all__ = ["TIMINGS", "Phase", "Scenario"]
 
 TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
@@ -80,7 +82,7 @@ class Scenario:
     ----------
     ranks, seed : int
         Number of ranks; the seed of everything random, in the programs and in the network.
-    handles : tuple of Options or PreduceOptions
+    handles : tuple of Options, PreduceOptions, or the options of one of `KINDS`
         The first `opened` of them exist from the beginning, the others when a phase opens them.
     phases : tuple of Phase
     opened : int
@@ -134,7 +136,7 @@ class Scenario:
 
     ranks: int
     seed: int
-    handles: tuple[Options | PreduceOptions, ...]
+    handles: tuple[Any, ...]
     phases: tuple[Phase, ...]
     opened: int = 1
     window: int = 4
@@ -236,10 +238,22 @@ class Scenario:
         """The handles of P-Reduce."""
         return tuple(h for h in self.handles if isinstance(h, PreduceOptions))
 
+    @property
+    def with_neighbours(self) -> tuple[Any, ...]:
+        """The handles of `KINDS`."""
+        return tuple(h for h in self.handles if type(h) in KINDS)
+
+    def is_uneven(self) -> bool:
+        """Return whether some ranks make more steps than others."""
+        return any(len(set(phase.steps[: self.ranks])) > 1 for phase in self.phases)
+
+    def on_a_node(self) -> bool:
+        """Return whether all ranks share memory."""
+        return len(self.memory) == 2 or self.memory[2:3] == (self.ranks,)
+
     def in_memory(self, options: PreduceOptions) -> bool:
         """Return whether the groups of a handle are averaged in memory that all ranks share."""
-        one_node = len(self.memory) == 2 or self.memory[2:3] == (self.ranks,)
-        return one_node and options.backend != "schedule"
+        return self.on_a_node() and options.backend != "schedule"
 
     def by_table(self, options: PreduceOptions) -> bool:
         """Return whether each rank knows its groups by itself, and these run by messages."""
@@ -280,7 +294,7 @@ class Scenario:
             "threads": several and any(phase.threads for phase in phases),
             "contexts": self.contexts > 1,
             "fenced": any(h.fenced for h in self.handles),
-            "unequal": any(len(set(phase.steps[: self.ranks])) > 1 for phase in phases),
+            "unequal": self.is_uneven(),
             "graces": any(options.policy.grace is not None for options in handles),
             "first_of": any(
                 isinstance(o.policy, FirstOf) and 1 < o.policy.m < self.ranks for o in handles
@@ -330,7 +344,8 @@ class Scenario:
                 return f"the policy {options.policy}: {error}"
             if options.raw:
                 return f"a scenario cannot have {options}"
-        return self._groups_complaint()
+        complaints = (KINDS[type(h)].complaint(h, self) for h in self.with_neighbours)
+        return self._groups_complaint() or next(filter(None, complaints), None)
 
     def _groups_complaint(self) -> str | None:
         for options in self.groups:
@@ -433,9 +448,11 @@ def _read(kind: Any, found: Any, where: str) -> Any:
 
 
 def _read_one(kind: Any, found: Any, where: str) -> Any:
-    """Make an object of a list; a handle with a generator is one of P-Reduce."""
-    groups = kind is Options and isinstance(found, dict) and "generator" in found
-    return _read(PreduceOptions if groups else kind, found, where)
+    """Make an object of a list. A handle's kind is known by a member that only this kind has."""
+    if kind is Options and isinstance(found, dict):
+        marks = {"generator": PreduceOptions, **{k.graph: o for o, k in KINDS.items()}}
+        kind = next((other for mark, other in marks.items() if mark in found), kind)
+    return _read(kind, found, where)
 
 
 def _policy(text: Any) -> Policy:
@@ -451,6 +468,8 @@ def _fits(value: Any, annotation: str) -> bool:
     if annotation.startswith("tuple["):
         item = annotation.removeprefix("tuple[").removesuffix("]").split(",")[0]
         return isinstance(value, tuple) and all(_fits(v, item) for v in value)
+    if annotation == "Any":
+        return True
     if annotation == "Policy":
         return isinstance(value, Policy)
     if annotation == "float":

@@ -17,24 +17,36 @@ from __future__ import annotations
 import functools
 import random
 import re
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pypartial._core_sim import ffi, lib
-from pypartial.sim.allreduce_handle import Handle, Round
+from pypartial.sim.allreduce_handle import Handle, Options, Round
 from pypartial.sim.handle import CoreError
 from pypartial.sim.network import parse_network
-from pypartial.sim.preduce_handle import Group, PreduceOptions
+from pypartial.sim.preduce_handle import PreduceOptions
 from pypartial.sim.world import NOTHING_UNDER_WAY, Begun, World
 
 from .group_program import GroupCalls, initial_model
+from .kind import Kind
+from .kinds import KINDS
 from .plan import TIMINGS, Phase, Scenario
 from .replay import Asked
 
-__all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
+__all__ = [
+    "Log",
+    "Outcome",
+    "Phase",
+    "Program",
+    "Record",
+    "Scenario",
+    "TIMINGS",
+    "run",
+    "tail_weights",
+]
 
 # A rank that polls pauses for up to a twentieth of the time that it has waited: even a patience of
 # 30 s, or several, take few Tests then. After so many Tests it has waited for hours.
@@ -103,17 +115,19 @@ class Log:
         The labels of the last round's operations on one of the ranks, and how often each fired.
     away : list of tuple
         The longest spans of time in which the rank was in collective calls of any handle, except
-        calls that open handles.
+        those that open handles at the beginning.
     started : list of int
         The time of each Start.
     timeouts : int
         Waits that ended without a result.
     asked : list of Asked
         The requests and flushes of a handle of P-Reduce, which has no records.
-    groups : list of Group
-        What these gave, those that were not dropped.
+    groups : list
+        What these gave, those that were not dropped; also for a handle of `KINDS`.
     iteration : int
-        The last iteration of a handle of P-Reduce, as the core counts.
+        The last iteration of a handle of P-Reduce, or of queues, as the core counts.
+    own : object
+        What one of `KINDS` keeps.
     """
 
     starts: int = 0
@@ -127,8 +141,9 @@ class Log:
     started: list[int] = field(default_factory=list)
     timeouts: int = 0
     asked: list[Asked] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Any] = field(default_factory=list)
     iteration: int = 0
+    own: Any = None
 
 
 @dataclass
@@ -190,7 +205,7 @@ def _template(ranks: int, rank: int, like: np.ndarray[Any, Any]) -> np.ndarray[A
 # ---- a rank --------------------------------------------------------------------------------------
 
 
-class _Rank(GroupCalls):
+class Program(GroupCalls):
     """The program of one rank."""
 
     def __init__(self, world: World, scenario: Scenario, rank: int, logs: list[Log]) -> None:
@@ -203,6 +218,14 @@ class _Rank(GroupCalls):
         self.requests: dict[int, Record] = {}  # made, and not collected
         self.gave: dict[int, bytes] = {}  # the receive buffer, since the last result
         self.calls = 0
+
+    def kind(self, index: int) -> Kind | None:
+        """Return what a handle is, unless it is a partial allreduce or one of P-Reduce."""
+        return KINDS.get(type(self.scenario.handles[index]))
+
+    def is_round(self, index: int) -> bool:
+        """Whether a handle is a partial allreduce."""
+        return isinstance(self.scenario.handles[index], Options)
 
     def work(self) -> int | tuple[str, int]:
         """Return how long the rank computes before its next call, as a request."""
@@ -250,6 +273,10 @@ class _Rank(GroupCalls):
         if self.is_group(index):
             self.answered(index, result)
             return
+        if kind := self.kind(index):
+            self.gave[index] = self.handles[index].recv.tobytes()
+            kind.given(self, index, result)
+            return
         record.result = result
         record.ended = self.world.now
         self.logs[index].records.append(record)
@@ -280,12 +307,18 @@ class _Rank(GroupCalls):
         if handle.send is not handle.recv and log.starts > 0:
             assert (handle.send == _OVERWRITTEN).all(), f"{who}: the send buffer was written"
 
+    def unwritten(self, index: int) -> None:
+        """Check that the library has not written into a model since the last result."""
+        found, who = self.handles[index].recv.tobytes(), f"handle {index}: rank {self.rank}"
+        assert found == self.gave[index], f"{who}: the vector was written"
+
     # ---- calls of one handle
 
     def start(self, index: int) -> Generator[Any, Any, None]:
-        if self.is_group(index):
+        if not self.is_round(index):
             self.requests[index] = self.request("wait", index)
-            yield from self.ask(index)
+            kind = self.kind(index)
+            yield from kind.start(self, index) if kind else self.ask(index)
         else:
             yield from self.contribute(index, None)
 
@@ -318,10 +351,20 @@ class _Rank(GroupCalls):
             yield ("timed_out", handle)
             yield self.work()
             if not self.is_group(index) and self.random.random() < 0.5:
-                yield from self.contribute(index, self.requests[index])
+                kind, pending = self.kind(index), self.requests[index]
+                again = kind.start(self, index, again=True) if kind else None
+                yield from again or self.contribute(index, pending)
         return result
 
     def collect(self, index: int) -> Generator[Any, Any, None]:
+        kind = self.kind(index)
+        leaves = kind and kind.averages_when_left and self.scenario.steps_aside()
+        if leaves and self.random.random() < 0.3:
+            yield from self.between("aside", self._collect(index), "beside")
+        else:
+            yield from self._collect(index)
+
+    def _collect(self, index: int) -> Generator[Any, Any, None]:
         handle, result = self.handles[index], None
         if self.scenario.timeout and self.random.random() < self.scenario.timeout:
             result = yield from self.wait_in_vain(index)
@@ -359,7 +402,7 @@ class _Rank(GroupCalls):
         self.given(index, record, result)
 
     def gives_each(self, index: int) -> bool:
-        return not self.is_group(index) and self.handles[index].options.deliver == "each"
+        return self.is_round(index) and self.handles[index].options.deliver == "each"
 
     def take_more(self, index: int) -> Generator[Any, Any, None]:
         while True:
@@ -380,7 +423,7 @@ class _Rank(GroupCalls):
             result = yield ("late", delay, request)
         else:
             result = yield request
-        if request[0] not in ("init", "groups_init"):
+        if self.calls > self.scenario.opened:
             for log in self.logs:
                 log.away.append((begun, self.world.now))
         return result
@@ -389,6 +432,13 @@ class _Rank(GroupCalls):
         if self.is_group(index):
             held = self.requests.pop(index, None) is not None
             yield from self.average_all(index, held)
+            return
+        if of := self.kind(index):
+            held = self.requests.pop(index, None) is not None
+            result = yield from self.collective("flush", self.handles[index])
+            of.flushed(self, index, result, held)
+            self.gave[index] = self.handles[index].recv.tobytes()
+            self.logs[index].flushed += 1
             return
         handle, kind = self.handles[index], "flush"
         if handle.options.deliver == "each":
@@ -410,12 +460,14 @@ class _Rank(GroupCalls):
     def free(self, index: int) -> Generator[Any, Any, None]:
         log = self.logs[index]
         log.unfinished = index in self.requests
-        if not log.unfinished and not self.is_group(index):
+        if not log.unfinished and self.is_round(index):
             self.untouched(index)
         self.requests.pop(index, None)
         if self.is_group(index):
             if log.unfinished:
                 log.asked[-1].ended = NOTHING_UNDER_WAY  # its group may run on
+        elif kind := self.kind(index):
+            kind.freed(self, index, log.unfinished)
         elif self.rank == self.scenario.seed % self.scenario.ranks:
             log.fired = _fired(self.handles[index])
         log.discarded = yield from self.collective("free", self.handles[index])
@@ -427,13 +479,16 @@ class _Rank(GroupCalls):
         if isinstance(options, PreduceOptions):
             model = initial_model(self.scenario, index, self.rank)
             handle = yield from self.collective("groups_init", options, context, model)
-            self.numbers[context, lib.pp_handle_id(handle.coll)] = index
-            self.handles[index] = handle
-            self.gave[index] = model.tobytes()
-            return
-        handle = yield from self.collective("init", options, context)
+        elif kind := self.kind(index):
+            first = kind.first(self, index)
+            handle = yield from self.collective(f"{kind.word}init", options, context, first)
+        else:
+            handle = yield from self.collective("init", options, context)
+        self.numbers[context, lib.pp_handle_id(handle.coll)] = index
         self.handles[index] = handle
         self.gave[index] = handle.recv.tobytes()
+        if not self.is_round(index):
+            return
         self.templates[index] = _template(self.scenario.ranks, self.rank, handle.send)
 
     # ---- the order of calls
@@ -454,7 +509,7 @@ class _Rank(GroupCalls):
         """Make a blocking call of the program's own that the library sees."""
         yield from self.between("aside", [self.work(), ("barrier",)], "beside")
 
-    def between(self, first: str, requests: list[Any], last: str) -> Generator[Any, Any, None]:
+    def between(self, first: str, requests: Iterable[Any], last: str) -> Generator[Any, Any, None]:
         begun = self.world.now
         for context in range(self.scenario.contexts):
             yield (first, context)
@@ -478,7 +533,7 @@ class _Rank(GroupCalls):
         for index in [i for i in order if i in self.requests]:  # held over the collective calls
             yield from self.collect(index)
         if scenario.extra:
-            for index in [i for i in order if not self.is_group(i)]:
+            for index in [i for i in order if self.is_round(i)]:
                 if self.random.random() < scenario.extra:
                     yield from self.wait_without_start(index)
         if scenario.more:
@@ -543,7 +598,9 @@ def _fired(handle: Handle) -> tuple[list[str], list[int]] | None:
 # ---- all ranks -----------------------------------------------------------------------------------
 
 
-def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Outcome:
+def run(
+    scenario: Scenario, *, plant: int = 0, groups_plant: str = "none", queues_plant: int = 0
+) -> Outcome:
     """Run all ranks to the end.
 
     Parameters
@@ -553,6 +610,8 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
         A defect to put into the engine (``lib.PP_PLANT_...``), to see that it is found.
     groups_plant : str
         The same for generators of groups (`groups.PLANTS`).
+    queues_plant : int
+        The same for the rules of queues (``lib.PP_QUEUES_PLANT_...``).
 
     Raises
     ------
@@ -564,6 +623,12 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
     AssertionError
         If messages were lost, or a call gave a wrong result.
     """
+    if queues_plant:
+        handles = (
+            replace(options, plant=queues_plant) if hasattr(options, "plant") else options
+            for options in scenario.handles
+        )
+        scenario = replace(scenario, handles=tuple(handles))
     world = World(
         scenario.ranks,
         seed=scenario.seed,
@@ -581,7 +646,7 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
     )
     ranks = range(scenario.ranks)
     logs = [[Log() for _ in ranks] for _ in scenario.handles]
-    programs = [_Rank(world, scenario, r, [log[r] for log in logs]) for r in ranks]
+    programs = [Program(world, scenario, r, [log[r] for log in logs]) for r in ranks]
     world.run([program.program() for program in programs])
     sent = received = rounds = 0
     for context in range(scenario.contexts):
@@ -600,4 +665,6 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
         for group in world.groups_begun(context):
             begun[programs[0].numbers[context, group.handle]].append(group)
     made = sum(bool(group.members) for groups in begun for group in groups)
+    for options, of in zip(scenario.handles, logs, strict=True):
+        made += max(log.iteration for log in of) if type(options) in KINDS else 0
     return Outcome(logs, rounds + made, coverage, begun)

@@ -14,6 +14,7 @@ from pypartial.policy import FirstOf, Majority, Policy, Quorum
 from pypartial.sim.allreduce_handle import Options
 from pypartial.sim.preduce_handle import PreduceOptions
 
+from .kinds import KINDS
 from .scenario import Phase, Scenario
 
 __all__ = ["ATTEMPTS", "shrink"]
@@ -87,6 +88,8 @@ def _fewer_ranks(s: Scenario) -> Iterator[Scenario]:
 
 def _with_ranks(options: Any, old: int, new: int) -> Any:
     """Return the options for fewer ranks: named contributions stay named, "all" stays all."""
+    if kind := KINDS.get(type(options)):
+        return kind.with_ranks(options, new)
     if isinstance(options, PreduceOptions):
         phases = tuple(
             tuple(tuple(rank for rank in group if rank < new) for group in phase if group[0] < new)
@@ -228,6 +231,9 @@ def _simpler_groups(options: PreduceOptions) -> Iterator[PreduceOptions]:
 def _simpler_options(options: Any, s: Scenario) -> Iterator[Any]:
     if isinstance(options, PreduceOptions):
         yield from _simpler_groups(options)
+        return
+    if kind := KINDS.get(type(options)):
+        yield from kind.simpler(options)
         return
     simple = Options(count=2 * s.ranks)
     names = (

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from fuzz import fuzzer
 from fuzz.__main__ import main
-from fuzz.fuzzer import COVERAGE, COVERAGES, PLANTS, Verdict, draw_scenario, fuzz
+from fuzz.fuzzer import COVERAGE, COVERAGES, PLANTS, WHAT_OF_PLANT, Verdict, draw_scenario, fuzz
+from fuzz.kinds import KINDS
 from fuzz.oracles import check, judge, replay_command
 from fuzz.scenario import TIMINGS, Phase, Scenario, run
 from fuzz.shrink import shrink
@@ -28,6 +29,7 @@ from pypartial._names import DELIVER
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.sim.allreduce_handle import ALGORITHMS, Options
 from pypartial.sim.preduce_handle import PreduceOptions
+from pypartial.sim.queue_handle import QueueOptions
 from pypartial.sim.world import Deadlock
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -93,6 +95,44 @@ def test_cases_with_groups_are_of_every_kind():
     assert {len(s.memory) for s in drawn} == {0, 2, 4}
     assert {len(s.groups) for s in drawn} == {1, 2}
     assert sum(bool(s.rounds) for s in drawn) > 400
+
+
+def test_cases_with_neighbours_are_of_every_kind():
+    drawn = [draw_scenario(0, index, "neighbours") for index in range(1000)]
+    assert all(s.complaint() is None for s in drawn)
+    assert all(Scenario.from_text(s.to_text()) == s for s in drawn)
+    assert all(s.with_neighbours for s in drawn)
+    assert (
+        min(sum(bool(of(s)) for s in drawn) for of in (lambda s: s.groups, lambda s: s.rounds))
+        > 100
+    )
+    for options, of in KINDS.items():
+        handles = [o for s in drawn for o in s.handles if type(o) is options]
+        assert len(handles) > 200
+        assert {o.dtype for o in handles} == set(of.dtypes)
+        assert {len(s.memory) for s in drawn for o in s.handles if type(o) is options} >= {2, 4}
+    modes = {
+        (o.protocol, o.backup, o.staleness is None, o.skip is None, o.weighted) for o in handles
+    }
+    assert len(modes) >= 11
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"ranks": 4}, "is no graph of 4 ranks"),
+        ({"memory": ()}, "do not all share the memory of a node"),
+        ({"ask": True, "memory": ()}, "and questions"),
+        ({"contexts": 2, "patience": -1}, "queues wait as MPI does"),
+        ({"phases": (Phase((1, 2)),)}, "different numbers of steps"),
+        ({"phases": (Phase((2,), ("aside",)),)}, "blocking calls that the library sees"),
+    ],
+)
+def test_what_queues_do_not_promise_is_refused(changes, why):
+    ring = QueueOptions(((1, 2), (0, 2), (0, 1)), back=1)
+    scenario = Scenario(3, 0, (ring, ring), (Phase((2,)),), opened=2, memory=(300, 100))
+    assert scenario.complaint() is None
+    assert why in dataclasses.replace(scenario, **changes).complaint()
 
 
 def test_given_groups_are_the_same_at_all_steps_where_ranks_may_be_a_step_apart():
@@ -315,6 +355,23 @@ def test_shrinking_makes_scenarios_with_groups_small():
     assert all(s.complaint() is None for s in tried)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_shrinking_makes_scenarios_with_neighbours_small(kind):
+    index = next(
+        i
+        for i in range(200)
+        if any(type(o) is kind for o in draw_scenario(0, i, "neighbours").with_neighbours)
+        and draw_scenario(0, i, "neighbours").ranks > 5
+    )
+    find, tried = predicate(lambda s: s.ranks > 2 and any(type(o) is kind for o in s.handles))
+    small = shrink(draw_scenario(0, index, "neighbours"), find)
+    (options,) = small.handles
+    assert (small.ranks, small.phases) == (3, ())
+    assert getattr(options, KINDS[kind].graph) == ((1, 2), (0, 2), (0, 1))
+    assert options == KINDS[kind].on(kind(()), ((1, 2), (0, 2), (0, 1)))
+    assert all(s.complaint() is None for s in tried)
+
+
 def test_only_what_can_be_run_is_tried():
     find, tried = predicate(lambda s: False)
     assert shrink(LARGE, find, attempts=10**6) == LARGE
@@ -485,7 +542,7 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
     )
     from fuzz import scenario as programs
 
-    original = programs._Rank.step
+    original = programs.Program.step
 
     def step(self, order, hold):
         if self.rank == 1:  # the order of the handles is not the same everywhere
@@ -495,7 +552,7 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
         else:
             yield from original(self, order, hold)
 
-    monkeypatch.setattr(programs._Rank, "step", step)
+    monkeypatch.setattr(programs.Program, "step", step)
     verdict = fuzzer.attempt(scenario)
     while verdict.kind is None:  # only some timings deadlock
         scenario = dataclasses.replace(scenario, seed=scenario.seed + 1)
@@ -545,14 +602,14 @@ def test_buffers_that_belong_to_the_application_are_looked_at(handle, buffer, wo
     assert fuzzer.attempt(scenario).kind is None
     from fuzz import scenario as programs
 
-    original = programs._Rank.work
+    original = programs.Program.work
 
     def work(self):
         if self.rank == 1 and self.logs[0].starts == 1:
             getattr(self.handles[0], buffer)[-1] = 5
         return original(self)
 
-    monkeypatch.setattr(programs._Rank, "work", work)
+    monkeypatch.setattr(programs.Program, "work", work)
     assert fuzzer.attempt(scenario).text.endswith(f"rank 1: {words}")
 
 
@@ -607,14 +664,30 @@ def test_what_is_hard_with_groups_occurs_in_every_hundredth_case(groups_covered,
     assert groups_covered.share(name) >= 0.01
 
 
+@pytest.fixture(scope="module")
+def neighbours_covered():
+    return fuzz(600, seed=11, what="neighbours")
+
+
+def test_no_random_case_with_neighbours_fails(neighbours_covered):
+    assert neighbours_covered.failure is None, neighbours_covered.failure
+    assert neighbours_covered.passed(), neighbours_covered.shortcomings()
+    assert neighbours_covered.kinds == {"neighbours": 600}
+
+
+@pytest.mark.parametrize("name", COVERAGES["neighbours"])
+def test_what_is_hard_with_neighbours_occurs_in_every_hundredth_case(neighbours_covered, name):
+    assert neighbours_covered.share(name) >= 0.01
+
+
 # ---- defects -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_defect_is_found(plant):
     """Within 10,000 cases; the shrunk case is small, fails, and passes without the defect."""
-    of_groups = "groups_plant" in PLANTS[plant]
-    cases, what = (300, "groups") if of_groups else (10_000, "rounds")
+    what = WHAT_OF_PLANT[plant]
+    cases = {"rounds": 10_000, "groups": 300, "neighbours": 3000}[what]
     failure = fuzz(cases, seed=1, plant=plant, what=what).failure
     assert failure is not None
     assert failure.shrunk.ranks <= 5

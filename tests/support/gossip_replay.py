@@ -81,7 +81,7 @@ class Replay:
                 self._add(event.rank)
         for rank, own in enumerate(self.ranks):
             seen = [found for found, _ in own.alone if found is not None]
-            assert not own.adds and not seen, f"rank {rank} did what no log has: {own}"
+            assert not own.adds and not seen, f"rank {rank} did what no log has\n  {own}"
             last = max((serial for serial in own.given), default=0)
             assert last == 0, f"rank {rank} was given average {last}, which the log does not have"
         assert not self.parts, f"averages have not happened: {self.parts}"
@@ -148,9 +148,9 @@ class Replay:
 
     def _differs(self, rank: int, serial: int, given: bytes | None, model: Array) -> str:
         found = None if given is None else np.frombuffer(given, self.dtype)
-        return f"rank {rank} was given {found} by average {serial}, and its model is {model}"
+        return f"rank {rank} was given another average by {serial}\n  {found}\n  {model}"
 
     def _check_mean(self, parts: Sequence[Array], model: Array) -> None:
         mean = np.mean(np.stack(parts), axis=0)
         bound = _MEAN_KEPT * max(float(np.abs(part).max(initial=1e-300)) for part in parts)
-        assert (np.abs(mean - model) <= bound).all(), f"the mean of {parts} is not kept: {model}"
+        assert (np.abs(mean - model) <= bound).all(), f"the mean is not kept\n  {parts}\n  {model}"
