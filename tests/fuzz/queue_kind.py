@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from support.queue_replay import Request, replay
-from support.queues import MODES, PLANTS, Graph, Mode, table_1
+from support.queues import MODES, PLANTS, Graph, table_1
 
 from pypartial._names import PROTOCOL
+from pypartial.sim.gossip_options import Mode
 from pypartial.sim.queue_handle import QueueOptions
 from pypartial.status import QueueResult
 
@@ -51,7 +52,7 @@ def _mode(options: QueueOptions) -> Mode:
 class QueueKind(Kind):
     options, word, graph = QueueOptions, "queue_", "outs"
     dtypes = ("float64", "float32")
-    by_messages = False  # the core has them in the memory of a node only
+    by_messages = True
     waits_for_computing, averages_when_left = True, True
     coverage: ClassVar = {
         "exact": "queues that average the updates of one iteration",
