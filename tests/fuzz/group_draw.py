@@ -77,7 +77,11 @@ def draw_neighbours_scenario(draw: random.Random, allreduce: Any) -> Scenario:
     opened = draw.randint(1, len(handles))
     phases = _draw_phases(draw, len(handles), opened)
     if len(handles) > 1 and any(kind.waits_for_computing for kind in kinds):
-        phases = tuple(replace(phase, steps=phase.steps[:1]) for phase in phases)
+        phases = tuple(
+            replace(p, steps=p.steps[:1], then=tuple(a for a in p.then if a != "apart"))
+            for p in phases
+        )
+        handles = [replace(h, skip=None) if hasattr(h, "skip") else h for h in handles]
     return _scenario(draw, ranks, window, handles, opened, phases, memory)
 
 

@@ -159,8 +159,11 @@ class Kind(ABC):
         if scenario.is_uneven():
             return "queues beside other handles, and ranks with different numbers of steps"
         # Who is back follows its neighbours in each handle by itself.
-        if scenario.steps_aside():
-            return "queues beside other handles, and blocking calls that the library sees"
+        if scenario.steps_aside() or any("apart" in phase.then for phase in scenario.phases):
+            return "queues beside other handles, and ranks that are away at times of their own"
+        # Who leaves out iterations makes fewer steps in other handles, too.
+        if any(getattr(options, "skip", None) is not None for options in scenario.handles):
+            return "queues that skip iterations beside other handles"
         return None
 
     def on(self, options: Any, edges: Edges) -> Any:
