@@ -27,7 +27,7 @@ from .drawing import Mutant, draw, plant
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST, RESULTS = Path(__file__).with_name("list.json"), Path(__file__).with_name("results.tsv")
-HEAD = "mutant\tverdict\tby\tseconds\twhat failed first"
+HEAD = "mutant\tverdict\tby\tseconds\twhat failed first; of one that survived, why"
 COUNT, ORDERS, SEED = 80, 8, 2026
 
 QUICK = "-O1 -fno-lto"  # for the compiler: a mutant is built in seconds
