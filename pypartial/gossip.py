@@ -133,7 +133,8 @@ class GossipRequest(Request):
     def Start(self, add: Any = None) -> None:
         """Add to the model, and ask for an average with a neighbour.
 
-        Local; never waits for another rank. What is added is in the next average that begins with
+        Local; never waits for another rank. While another thread is inside `Read` it raises, as
+        inside `locked`. What is added is in the next average that begins with
         this rank, whoever asks for it; it is never lost. The neighbour is drawn by the context's
         seed, this rank and the number of the Start. If the last `Wait` raised `TimeoutError`, this
         only adds, and the request stays as it was.
@@ -447,8 +448,16 @@ class SyncGossipRequest(QueueRequest):
             As `QueueRequest.Start`.
         """
         self._live()
-        if add is not None and not self._is_outstanding():
-            added = self._like.read_like("add", add, writable=False)
-            for piece, memory in zip(self._pieces, added, strict=True):
-                piece += self._array(memory.address, memory.count)
-        super().Start()
+        if add is None or self._is_outstanding():
+            super().Start()
+            return
+        added = self._like.read_like("add", add, writable=False)
+        before = [piece.copy() for piece in self._pieces]
+        for piece, memory in zip(self._pieces, added, strict=True):
+            piece += self._array(memory.address, memory.count)
+        try:
+            super().Start()
+        except BaseException:
+            for piece, last in zip(self._pieces, before, strict=True):
+                piece[:] = last
+            raise

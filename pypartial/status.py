@@ -165,9 +165,10 @@ class Status:
     round : int
         Of a group: its serial number. The groups and flushes of a handle are numbered from 1 in the
         order in which they were formed; 0 if this rank was alone. In gossip making the models,
-        `Read` and `locked` have numbers, too. Of a round: the newest one that was delivered. The
-        rounds of a handle are numbered from 0. The attributes from here to `initiator` describe
-        this round and are identical on every rank.
+        `Read` and `locked` have numbers, too; by messages, where no rank counts them all, numbers
+        are only different, and ascend for each rank that asks. Of a round: the newest one that was
+        delivered. The rounds of a handle are numbered from 0. The attributes from here to
+        `initiator` describe this round and are identical on every rank.
     active : int
         How many ranks were ready when the round took their contributions (NAP of eager-SGD, section
         6.1).
@@ -234,9 +235,11 @@ class Status:
         if values is None:
             data = self._data
             if isinstance(data, GroupResult):
+                of = "P-Reduce" if data.staleness is None else "gossip"
+                has = "initial" if data.staleness is None else "staleness"
                 raise Error(
-                    "this Status describes a group of P-Reduce, which has round, group, weights, "
-                    "initial and iteration only"
+                    f"this Status describes a group of {of}, which has round, group, weights, "
+                    f"{has} and iteration only"
                 )
             if isinstance(data, QueueResult):
                 raise Error(f"this Status describes queues, which have {', '.join(data._fields)}")

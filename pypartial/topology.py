@@ -264,8 +264,8 @@ def as_topology(value: Any) -> Topology:
         return parse(value)
     if not isinstance(value, Topology):
         raise ArgumentError(
-            "topology must be a topology such as pypartial.topology.ring(), or its text, not "
-            f"{value!r}"
+            "topology must be a topology such as pypartial.topology.ring(), its text, or "
+            f"pypartial.topology.of(graph) for a graph of networkx, not {value!r}"
         )
     return value
 

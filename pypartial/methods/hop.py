@@ -60,13 +60,15 @@ class Hop(QueueMethod):
     topology : Topology or str
         Which ranks are neighbours: of `pypartial.topology`, or a text that `topology.parse` reads.
     max_ig, backup, staleness, skip, skip_trigger, protocol : optional
-        As for `Context.Queue_init`.
+        As for `Context.Queue_init`. With `staleness` a newer model that a rank averages already has
+        the gradients of the older one, so that the mean of all models moves by up to twice as much
+        as the mean of the gradients: lower the learning rate if training diverges.
 
     Raises
     ------
     ArgumentError
-        If a value is not of its kind, or options do not go together. Whether they suit the topology
-        and the number of ranks is known when the worker is made.
+        If a value is not of its kind. Whether options go together, and suit the topology and the
+        number of ranks, is known when the worker is made.
 
     References
     ----------
@@ -118,8 +120,10 @@ class QueueWorker(CommonWorker):
     """A worker whose ranks average models with those of all neighbours.
 
     A Start is outstanding between two steps: neighbours have the model while this rank computes.
-    The request has a buffer of its own, so that `x` is the application's all the time. What this
-    rank has changed in `x` since the Start, as a step's update does, is added to the average.
+    The first step after a meeting of all ranks sends the model as it finds it, since a program may
+    have loaded another one on all ranks. The request has a buffer of its own, so that `x` is the
+    application's all the time. What this rank has changed in `x` since the Start, as a step's
+    update does, is added to the average.
     """
 
     _method: QueueMethod
@@ -130,15 +134,15 @@ class QueueWorker(CommonWorker):
         self._sent = self.x.copy()
         self._change = np.empty_like(self.x)
         self._is_averaged = False  # the model is, or is about to be; `x` is not yet
-        request = self._ctx.Queue_init(self._model, **self._method._options)
-        request.Start()
-        return request
+        return self._ctx.Queue_init(self._model, **self._method._options)
 
     @property
     def _is_asking(self) -> bool:
         return False  # the request neither reads the gradient nor writes to `x`
 
     def _advance(self, update: Update, is_given: bool) -> int:
+        if not self._request._is_outstanding():
+            self._send()
         applied = self._apply(update) if is_given else 0
         self._count(is_given)
         self._collect()
@@ -173,19 +177,7 @@ class QueueWorker(CommonWorker):
         status = self.status = Status()
         self._request.Flush(status)
         self._collect()
-        self._send()
         return 0, status.iteration
 
     def _average(self) -> None:
         """Do nothing: the flush of the request has averaged the models."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on counting where a checkpoint was made. Local; before the first step.
-
-        Ranks have sent the models that they were made with: nothing of those stays in `x`.
-        """
-        super().load_state_dict(state)
-        loaded = self.x.copy()
-        self._collect()
-        self.x[:] = loaded
-        self._send()

@@ -690,6 +690,21 @@ def test_what_a_program_writes_to_the_model_counts(comm, ctx, make):
     np.testing.assert_allclose(x, 5, rtol=1e-12)
 
 
+@pytest.mark.parametrize("make", QUEUES, indirect=True)
+def test_a_model_that_all_ranks_load_after_a_flush_is_what_they_go_on_with(comm, ctx, make):
+    """With old models, too: no model of before is averaged with it."""
+    x = np.zeros(3)
+    worker = make.worker(ctx, x)
+    for loaded in (100.0, 40.0):
+        x[:] = loaded
+        for _ in range(6):
+            worker.step(None, lambda gradient: None)
+            np.testing.assert_allclose(x, loaded, rtol=1e-12)
+        worker.flush()
+        np.testing.assert_allclose(x, loaded, rtol=1e-12)
+    worker.finish()
+
+
 @pytest.mark.parametrize("where", ["before", "behind", "flush"])
 @pytest.mark.parametrize("make", [*GOSSIP, *LOCKSTEP], indirect=True)
 def test_an_interrupt_in_gossip_loses_nothing(comm, make, where, monkeypatch):

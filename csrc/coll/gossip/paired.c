@@ -45,7 +45,7 @@ typedef struct paired {
     bool               taken;
     bool               asks;         /* the average that this rank asked for has not happened */
     bool               asks_to_hold; /* a turn for that is among `turns` */
-    struct {                         /* whether this rank is here: rank 0 is told when its request is over */
+    struct {                         /* that this rank has left: rank 0 is told when its own average is over */
         bool     due;
         int32_t  reason;
         uint64_t number;
@@ -280,7 +280,10 @@ static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *messag
 static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     paired_t *paired = paired_of(preduce);
-    paired->unsaid.due = preduce->handle.engine->changed = true;
+    if (reason == PP_GROUPS_HERE && !paired->unsaid.due)
+        pp_posted_say(preduce, reason, number);
+    paired->unsaid.due = reason != PP_GROUPS_HERE;
+    preduce->handle.engine->changed = true;
     paired->unsaid.reason = reason;
     paired->unsaid.number = number;
 }

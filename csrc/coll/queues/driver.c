@@ -90,8 +90,11 @@ void pp_queue_finish(pp_queue_t *q)
 {
     pp_team_t     *team = q->handle.team;
     const uint32_t calls = q->end.calls;
+    const int64_t  bound = q->config.plan.staleness;
+    /* Beyond what was sent before: that is too old from here on. */
+    const int64_t  next = q->end.newest + (bound == PP_QUEUES_UNSET ? 0 : bound);
     for (int32_t out = 0; out < q->config.plan.out; out++)
-        pp_queue_tell_of(q, PP_QUEUES_TOKEN, out, q->end.newest);
+        pp_queue_tell_of(q, PP_QUEUES_TOKEN, out, next);
     pp_queue_go_on(q);
     for (int32_t out = 0; out < q->config.plan.out; out++)
         q->seen[q->config.plan.in + out].left = false;

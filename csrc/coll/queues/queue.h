@@ -125,7 +125,7 @@ bool        pp_queue_go_on(pp_queue_t *queue);
 void        pp_queue_leave(pp_queue_t *queue, uint64_t left);
 /* The request is over, without a result: the machine goes on to the next iteration as if all neighbours had left. */
 void        pp_queue_drop(pp_queue_t *queue);
-/* A Flush or Free is over.  All ranks go on with the newest iteration: what was sent before is averaged no more. */
+/* A Flush or Free is over.  All ranks go on beyond the newest iteration: what was sent before is averaged no more. */
 void        pp_queue_finish(pp_queue_t *queue);
 
 /* What all ways answer the engine. */
