@@ -121,11 +121,11 @@ def test_cases_with_neighbours_are_of_every_kind():
     ("changes", "why"),
     [
         ({"ranks": 4}, "is no graph of 4 ranks"),
-        ({"memory": ()}, "do not all share the memory of a node"),
         ({"ask": True, "memory": ()}, "and questions"),
         ({"contexts": 2, "patience": -1}, "queues wait as MPI does"),
         ({"phases": (Phase((1, 2)),)}, "different numbers of steps"),
-        ({"phases": (Phase((2,), ("aside",)),)}, "blocking calls that the library sees"),
+        ({"phases": (Phase((2,), ("aside",)),)}, "away at times of their own"),
+        ({"phases": (Phase((2,), ("apart",)),)}, "away at times of their own"),
     ],
 )
 def test_what_queues_do_not_promise_is_refused(changes, why):
