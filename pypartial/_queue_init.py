@@ -201,9 +201,6 @@ class Arguments(AnyArguments):
             )
         PROTOCOL.check(options["protocol"])
 
-        if ranks == 1:  # nobody is waited for
-            backups, options = [0], {**options, "skip": None}
-
         def number(name: str) -> int | None:
             return None if options[name] is None else _number(name, options[name])
 

@@ -46,7 +46,8 @@ pp_status_t pp_queues_check(const pp_queues_plan_t *plan)
     const bool bounded = plan->staleness != PP_QUEUES_UNSET;
     if (!is_in(plan->max_ig, 1, PP_QUEUES_MOST))
         return wrong("max_ig", plan->max_ig, "is not in 1..1000000");
-    if (!is_in(plan->backup, 0, plan->in > 0 ? plan->in - 1 : 0))
+    /* One rank waits for nobody: a program runs there unchanged. */
+    if (!is_in(plan->backup, 0, plan->in > 0 ? plan->in - 1 : PP_QUEUES_MOST))
         return pp_fail(PP_ERR_ARGUMENT, "backup=%d must be at least 0 and below the number of in-neighbours, %d",
                        plan->backup, plan->in);
     if (bounded && !is_in(plan->staleness, 0, PP_QUEUES_MOST))

@@ -218,7 +218,7 @@ def test_test_and_timeout(ctx):
 BAD = [
     ({"max_ig": 0}, "max_ig=0"),
     ({"max_ig": 1.5}, "max_ig must be an integer"),
-    ({"backup": 99}, "backup=99"),
+    ({"backup": 1_000_001}, "backup=1000001"),
     ({"backup": -1}, "backup=-1"),
     ({"backup": "no"}, "backup must be a list"),
     ({"staleness": -1}, "staleness=-1"),
@@ -237,6 +237,22 @@ def test_bad_options(ctx, options, text):
     with pytest.raises(pp.ArgumentError, match=text):
         ctx.Queue_init(np.zeros(3), pp.topology.complete(), **options)
     ctx.Queue_init(np.zeros(3), pp.topology.complete()).Free()
+
+
+@pytest.mark.sizes(1, 2, 3, 5)
+def test_as_many_backup_workers_as_neighbours(comm, ctx):
+    """One rank trains alone with any number."""
+    options = {"backup": max(1, comm.size - 1), "skip": 2, "skip_trigger": 1}
+    if comm.size > 1:
+        with pytest.raises(pp.ArgumentError, match="below the number of in-neighbours"):
+            ctx.Queue_init(np.zeros(3), "complete", **options)
+        return
+    model = np.ones(3)
+    with ctx.Queue_init(model, "complete", **options) as request:
+        for _ in range(5):
+            request.Start()
+            request.Wait()
+            assert (model == 1).all()
 
 
 def test_bad_buffers_and_topologies(ctx):
