@@ -110,8 +110,8 @@ EXAMPLES = [
             ),
             (
                 "pypartial/context.py",
-                "class Context(AllreduceInit, GossipInit, PreduceInit):",
-                "class Context(AllreduceInit, BarrierInit, GossipInit, PreduceInit):",
+                "class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):",
+                "class Context(AllreduceInit, BarrierInit, GossipInit, PreduceInit, QueueInit):",
             ),
             (
                 "pypartial/context.py",
