@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class GossipRow:
     apart: float = 0.0
 
 
-class _Run(Events):
+class _Run(Events, ABC):
     """Ranks that start, compute and wait; what that means is of the method."""
 
     def __init__(
@@ -99,11 +100,13 @@ class _Run(Events):
                 self.start(0, rank)
             self.compute(0, rank, 0, self.computed)
 
+    @abstractmethod
     def start(self, now: int, rank: int) -> None:
-        raise NotImplementedError
+        """Send a model, or ask for an average."""
 
+    @abstractmethod
     def wait(self, now: int, rank: int) -> None:
-        raise NotImplementedError
+        """Wait for the average of the last start."""
 
     def computed(self, now: int, rank: int) -> None:
         self.gradients[rank] += 1

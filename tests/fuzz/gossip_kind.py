@@ -38,7 +38,7 @@ def _around(edges: Edges) -> Edges:
 class GossipKind(Kind):
     options, word, graph = GossipOptions, "gossip_", "edges"
     dtypes = ("float64", "float32", "float16")
-    by_messages, waits_for_computing = True, False
+    waits_for_computing = False
     coverage: ClassVar = {
         "pairs_in_memory": "gossip in memory that all ranks share",
         "pairs_by_messages": "gossip by messages",

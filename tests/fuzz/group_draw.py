@@ -65,11 +65,10 @@ def draw_neighbours_scenario(draw: random.Random, allreduce: Any) -> Scenario:
     """Draw a case with handles of `KINDS`, mostly beside handles of other kinds; as above."""
     ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
     window, memory = draw.choice((1, 2, 4)), _draw_memory(draw, ranks)
-    if draw.random() < 0.4:  # more often on a node: not every kind goes by messages
+    if draw.random() < 0.4:  # more often on a node, where ranks meet in more ways
         memory = (draw.choice(_SHARES), draw.choice(_PAUSES))
     node = len(memory) == 2 or memory[2:3] == (ranks,)
-    possible = [kind for kind in KINDS.values() if node or kind.by_messages]
-    kinds = draw.choices(possible, k=draw.choice((1, 1, 1, 2, 2)))
+    kinds = draw.choices(list(KINDS.values()), k=draw.choice((1, 1, 1, 2, 2)))
     handles = [kind.draw(draw, ranks, node) for kind in kinds]
     for other, share in ((allreduce(draw, ranks, window), 0.2), (_draw_options(draw, ranks), 0.2)):
         if draw.random() < share:

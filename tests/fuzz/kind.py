@@ -102,8 +102,6 @@ class Kind(ABC):
     graph : str
         Their member with the graph, by which the text of a scenario names the kind.
     dtypes : tuple of str
-    by_messages : bool
-        Whether its ranks need not share the memory of a node.
     waits_for_computing : bool
         Whether a rank may wait for one that computes, or that is in a call of the program's own.
     averages_when_left : bool
@@ -118,7 +116,6 @@ class Kind(ABC):
     word: ClassVar[str]
     graph: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]]
-    by_messages: ClassVar[bool]
     waits_for_computing: ClassVar[bool]
     averages_when_left: ClassVar[bool] = False
     coverage: ClassVar[dict[str, str]]
@@ -145,8 +142,6 @@ class Kind(ABC):
                 return f"{name}={getattr(options, name)} is not in {least}..{_COUNT_MAX}"
         if options.raw or scenario.ask:
             return f"a scenario cannot have {options}" + (", and questions" * scenario.ask)
-        if not (self.by_messages or scenario.on_a_node()):
-            return f"{self.graph} of ranks that do not all share the memory of a node"
         if self.waits_for_computing and scenario.needs_patience():
             return "queues wait as MPI does, except for ranks that have left"
         if self.waits_for_computing and len(scenario.handles) > 1:

@@ -52,7 +52,6 @@ def _mode(options: QueueOptions) -> Mode:
 class QueueKind(Kind):
     options, word, graph = QueueOptions, "queue_", "outs"
     dtypes = ("float64", "float32")
-    by_messages = True
     waits_for_computing, averages_when_left = True, True
     coverage: ClassVar = {
         "exact": "queues that average the updates of one iteration",

@@ -90,7 +90,7 @@ bool pp_gossip_asks(pp_gossip_t *gossip)
 
 /* ---- averages that go on by themselves (AD-PSGD, Appendix A) --------------------------------------------------- */
 
-/* Between two of them this rank rests PACE times as long as one takes, which leaves its thread to those that compute. */
+/* Between two of them this rank rests PACE times as long as one takes: the core is left to threads that compute. */
 enum { PACE = 3, LEAST_REST_NS = 100000, LOOK_NS = 100000 };
 
 /* When one is over, a request that was started meanwhile comes first. */

@@ -2,13 +2,13 @@
  * paired.c - gossip by messages: two ranks average, and no third one decides.  See gossip.h.
  *
  * A rank's model is in its own memory, and in one group at a time.  Groups take turns at it, first come, first served.
- * A pair has its turn at the lower rank first: whoever asks sends it there.  When its turn comes that rank sends it on to
- * the higher one, and both run an instance of an allreduce, in which the lower may be ahead.  So a model that is in a
- * group waits only for the turn of that group at a higher rank, and nothing deadlocks on any graph.  Who wants a group by
- * itself takes a turn at its own model.
+ * A pair has its turn at the lower rank first: its initiator sends it there.  When the turn comes that rank sends it on
+ * to the higher one, and both run an instance of an allreduce, in which the lower may be ahead.  So a model that is in a
+ * group waits only for the turn of that group at a higher rank, and nothing deadlocks on any graph.  A rank that wants a
+ * group by itself takes a turn at its own model.
  *
  * Rank 0's machine (../preduce/posted.c) has no groups; it knows who has left, and tells when all flush or free.  A rank
- * says that it has left when its own request is over.  A flush takes turns like any other group: a pair whose initiator
+ * says that it has left when its own average is over.  A flush takes turns like any other group: a pair whose initiator
  * knows the result may still be there.
  */
 #include "gossip.h"
@@ -205,7 +205,7 @@ static bool lock(pp_preduce_t *preduce) { return (void)preduce, true; }
 static void unlock(pp_preduce_t *preduce) { (void)preduce; }
 static bool asks(const pp_gossip_t *gossip) { return paired_of(&gossip->base)->asks; }
 
-/* With whom this rank's last request is. */
+/* The member of this rank's last average that it has drawn. */
 static int32_t neighbour(const pp_preduce_t *preduce)
 {
     return pp_groups_neighbour(&paired_of(preduce)->plan, preduce->config.table, preduce->handle.engine->rank,
@@ -277,6 +277,7 @@ static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *messag
         pp_posted_control(handle, peer, message);
 }
 
+/* That it is back a rank says at once, unless rank 0 has not heard that it had left. */
 static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     paired_t *paired = paired_of(preduce);
