@@ -36,6 +36,15 @@ void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state)
     team->engine->changed = true;
 }
 
+bool pp_handle_is_tied(const pp_handle_t *but)
+{
+    bool tied = false;
+    if (but->team->live_handles > 1)
+        PP_FOR_EACH_HANDLE(but->engine, handle)
+            tied |= handle != but && handle->in_step;
+    return tied;
+}
+
 int32_t pp_team_buffers_key(int32_t device, int32_t device_path)
 {
     return device_path << 1 | (device > 0 && device_path != PP_DEVICE_STAGED);

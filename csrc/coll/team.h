@@ -90,6 +90,9 @@ static inline bool pp_handle_elsewhere(const pp_handle_t *handle)
     return handle->team->waiting > (pp_handle_waits(handle) ? 1u : 0u) || handle->team->waits_in_others > 0;
 }
 
+/* Ranks are in step in another handle of this context, too. */
+bool        pp_handle_is_tied(const pp_handle_t *handle);
+
 /* ---- leaving ---------------------------------------------------------------------------------------- */
 
 /* This rank is inside a collective call, or out.  Towards a rank that has completed the call it has not left.  Rounds

@@ -43,7 +43,7 @@ static bool skips_ahead(const pp_queues_t *q) { return q->goal > q->iteration + 
 static void jump(pp_queues_t *q)
 {
     const int64_t ahead = slowest(q);
-    if (!pp_queues_skips(&q->plan) || skips_ahead(q) || ahead == PP_QUEUES_NEVER
+    if (!pp_queues_skips(&q->plan) || q->makes_all || skips_ahead(q) || ahead == PP_QUEUES_NEVER
         || ahead - q->iteration <= q->plan.skip_trigger)
         return;
     q->goal = ahead < q->iteration + q->plan.skip ? ahead : q->iteration + q->plan.skip;
@@ -53,7 +53,7 @@ static void jump(pp_queues_t *q)
 static void follow(pp_queues_t *q)
 {
     const int64_t ahead = slowest(q);
-    if (ahead == PP_QUEUES_NEVER || q->phase == PP_QUEUES_AVERAGES)
+    if (q->makes_all || ahead == PP_QUEUES_NEVER || q->phase == PP_QUEUES_AVERAGES)
         return;
     if (q->phase != PP_QUEUES_ENTERED) {
         q->goal = ahead > q->goal ? ahead : q->goal;
@@ -139,6 +139,8 @@ static bool enters(pp_queues_t *q, pp_queues_action_t *action)
     *action = (pp_queues_action_t){.kind = PP_QUEUES_ENTER, .iteration = q->iteration};
     return true;
 }
+
+void pp_queues_make_all(pp_queues_t *q, bool makes_all) { q->makes_all = makes_all; }
 
 void pp_queues_next(pp_queues_t *q, pp_queues_action_t *action)
 {

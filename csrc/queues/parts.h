@@ -51,6 +51,7 @@ struct pp_queues {
     /* From here on it changes. */
     int32_t phase;                   /* pp_queues_phase_t */
     bool    left, told_left;         /* ... as far as the neighbours know */
+    bool    makes_all;               /* it leaves out no iteration */
     int64_t iteration;
     int64_t goal;                    /* the iteration that it enters next */
     int64_t said;                    /* out-neighbours have the updates or headers of all iterations below */

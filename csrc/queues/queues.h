@@ -50,6 +50,8 @@ pp_status_t pp_queues_open(pp_queues_t *queues, const pp_queues_plan_t *plan, co
 /* An event (pp_queues_event_t).  PP_ERR_ARGUMENT: no such event, neighbour or iteration; PP_ERR_STATE: the rank's state
    does not permit it.  Both leave the state as it was. */
 pp_status_t pp_queues_event(pp_queues_t *queues, int32_t event, int32_t neighbour, int64_t iteration);
+/* Whether the rank makes all iterations from here on: it neither skips, nor follows its neighbours while it has left. */
+void        pp_queues_make_all(pp_queues_t *queues, bool makes_all);
 /* The next action that is due.  It counts as done, but for AVERAGE. */
 void        pp_queues_next(pp_queues_t *queues, pp_queues_action_t *action);
 

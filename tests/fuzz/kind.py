@@ -144,21 +144,21 @@ class Kind(ABC):
             return f"a scenario cannot have {options}" + (", and questions" * scenario.ask)
         if self.waits_for_computing and scenario.needs_patience():
             return "queues wait as MPI does, except for ranks that have left"
-        if self.waits_for_computing and len(scenario.handles) > 1:
+        if self.waits_for_computing and (scenario.rounds or scenario.groups):
             return self._beside_complaint(scenario)
         return None
 
     def _beside_complaint(self, scenario: Scenario) -> str | None:
         """Return why ranks may be where they wait for each other in two handles."""
-        # Who has made more steps stays ahead after a collective call, unless it is a flush of all.
+        # After a collective call who has made more steps is ahead in queues, and not in rounds.
         if scenario.is_uneven():
-            return "queues beside other handles, and ranks with different numbers of steps"
-        # Who is back follows its neighbours in each handle by itself.
+            return "queues beside rounds or groups, and ranks with different numbers of steps"
+        # Who is back joins the others' rounds, and goes on in queues where it was.
         if scenario.steps_aside() or any("apart" in phase.then for phase in scenario.phases):
-            return "queues beside other handles, and ranks that are away at times of their own"
+            return "queues beside rounds or groups, and ranks that are away at times of their own"
         # Who leaves out iterations makes fewer steps in other handles, too.
         if any(getattr(options, "skip", None) is not None for options in scenario.handles):
-            return "queues that skip iterations beside other handles"
+            return "queues that skip iterations beside rounds or groups"
         return None
 
     def on(self, options: Any, edges: Edges) -> Any:

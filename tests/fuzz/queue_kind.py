@@ -105,6 +105,9 @@ class QueueKind(Kind):
             value = getattr(options, name)
             if value is not None and not least <= value <= _SIZES_MAX:
                 return f"{name}={value} is not in {least}..{_SIZES_MAX}"
+        every = not options.backup and options.staleness is None
+        if every and scenario.steps_aside() and scenario.is_uneven():
+            return "queues that average every update wait as MPI does"
         return self._modes_complaint(options)
 
     def _modes_complaint(self, options: QueueOptions) -> str | None:

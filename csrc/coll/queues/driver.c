@@ -32,10 +32,13 @@ static void complete(pp_queue_t *q)
         node->wake(node->owner, node->index, false);
 }
 
+/* A rank that left out iterations here, but makes all of another handle's, would be ahead of its neighbours here and
+   behind them there: they would wait for each other in a circle.  A Flush brings all to one iteration. */
 bool pp_queue_go_on(pp_queue_t *q)
 {
     pp_queues_action_t action;
     bool               any = false;
+    pp_queues_make_all(q->machine, pp_handle_is_tied(&q->handle) && !q->end.done);
     for (pp_queues_next(q->machine, &action); action.kind != PP_QUEUES_NOTHING;
          pp_queues_next(q->machine, &action), any = true) {
         if (action.kind == PP_QUEUES_ENTER)

@@ -198,9 +198,8 @@ static bool has_left(const pp_queue_t *q, const station_t *station)
     return pp_queue_has_left(q, atomic_load(&station->left));
 }
 
-/* The iteration in which a rank is; for one inside a collective call, that in which the other came to this call.  What
-   others have done since, they have done as if this rank had not left: it must not leave out what they wait for in
-   other handles. */
+/* The iteration in which a rank is; for one inside a collective call, that in which the other came to this call: what
+   others have done since, they have done as if this rank had not left. */
 static int64_t reached(const pp_queue_t *q, const station_t *station)
 {
     PP_STEP("look");
