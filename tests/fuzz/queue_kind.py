@@ -1,7 +1,7 @@
 """Queues in scenarios: averages of a rank and its in-neighbours, replayed bit for bit.
 
-Update `s` (counted from 1) of rank `r` has 1 in element r and s in element P + r, if it is long
-enough, so an average tells which updates are in it.
+Update `s` (counted from 1) of rank `r` has 1 in element r and s in element P + r, so an average
+tells which updates are in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -99,6 +99,8 @@ class QueueKind(Kind):
             return complaint
         if not connects(options.outs) or self.on(options, options.outs) != options:
             return f"{options.outs} is not connected, or has another way back than {options.back}"
+        if options.count < 2 * scenario.ranks:
+            return f"count={options.count}: an update of {scenario.ranks} ranks names itself"
         if options.plant or options.protocol not in PROTOCOL:
             return f"a scenario cannot have {options}"
         for name, least in (("max_ig", 1), ("backup", 0), ("staleness", 0), ("skip", 2)):
@@ -124,6 +126,12 @@ class QueueKind(Kind):
         fits &= not (options.weighted and loose)
         return None if fits else f"{options} do not go together"
 
+    def simpler(self, options: QueueOptions) -> Iterator[QueueOptions]:
+        least = 2 * len(options.outs)
+        if options.count != least:
+            yield replace(options, count=least)
+        yield from super().simpler(options)
+
     # ---- what programs do
 
     def first(self, program: Program, index: int) -> Any:
@@ -139,10 +147,9 @@ class QueueKind(Kind):
         handle.recv[:] = np.random.default_rng(
             (scenario.seed, program.rank, index, log.starts)
         ).standard_normal(handle.options.count)
-        if self._names(handle.options):
-            handle.recv[: 2 * scenario.ranks] = 0
-            handle.recv[program.rank] = 1
-            handle.recv[scenario.ranks + program.rank] = log.starts
+        handle.recv[: 2 * scenario.ranks] = 0
+        handle.recv[program.rank] = 1
+        handle.recv[scenario.ranks + program.rank] = log.starts
         log.own.append(Asked(handle.recv.copy(), log.iteration, begun=program.world.now))
         yield ("queue_start", handle)
 
@@ -183,9 +190,6 @@ class QueueKind(Kind):
                 raise AssertionError(f"rank {rank}: {error}") from error
         self._gaps(options, [log.own for log in logs], left)
 
-    def _names(self, options: QueueOptions) -> bool:
-        return options.count >= 2 * len(options.outs)
-
     def _named(
         self, options: QueueOptions, rank: int, logs: Sequence[Sequence[Asked]], asked: Asked
     ) -> Sequence[Sequence[Asked]]:
@@ -193,11 +197,9 @@ class QueueKind(Kind):
         ranks, model = len(options.outs), np.frombuffer(asked.data, options.dtype)
         found = []
         for sender in options.ins(rank):
-            found.append(logs[sender])
-            if self._names(options):
-                share = float(model[sender])
-                number = round(float(model[ranks + sender]) / share) if share else 0
-                found[-1] = logs[sender][max(number - 1, 0) : number]
+            share = float(model[sender])
+            number = round(float(model[ranks + sender]) / share) if share else 0
+            found.append(logs[sender][max(number - 1, 0) : number])
         return found
 
     def _gaps(self, options: QueueOptions, logs: Sequence[Sequence[Asked]], left: float) -> None:

@@ -121,6 +121,7 @@ def test_cases_with_neighbours_are_of_every_kind():
     ("changes", "why"),
     [
         ({"ranks": 4}, "is no graph of 4 ranks"),
+        ({"handles": (QueueOptions(((1, 2), (0, 2), (0, 1))),), "opened": 1}, "names itself"),
         ({"ask": True, "memory": ()}, "and questions"),
         ({"contexts": 2, "patience": -1}, "queues wait as MPI does"),
         ({"phases": (Phase((1, 2)),)}, "different numbers of steps"),
@@ -129,7 +130,7 @@ def test_cases_with_neighbours_are_of_every_kind():
     ],
 )
 def test_what_queues_do_not_promise_is_refused(changes, why):
-    ring = QueueOptions(((1, 2), (0, 2), (0, 1)), back=1)
+    ring = QueueOptions(((1, 2), (0, 2), (0, 1)), count=6)
     scenario = Scenario(3, 0, (ring, ring), (Phase((2,)),), opened=2, memory=(300, 100))
     assert scenario.complaint() is None
     assert why in dataclasses.replace(scenario, **changes).complaint()
@@ -368,7 +369,8 @@ def test_shrinking_makes_scenarios_with_neighbours_small(kind):
     (options,) = small.handles
     assert (small.ranks, small.phases) == (3, ())
     assert getattr(options, KINDS[kind].graph) == ((1, 2), (0, 2), (0, 1))
-    assert options == KINDS[kind].on(kind(()), ((1, 2), (0, 2), (0, 1)))
+    least = {"count": 2 * small.ranks} if kind is QueueOptions else {}
+    assert options == KINDS[kind].on(kind((), **least), ((1, 2), (0, 2), (0, 1)))
     assert all(s.complaint() is None for s in tried)
 
 

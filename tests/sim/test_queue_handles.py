@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.queue_replay import Request, replay
+from support.queue_replay import Request, Way, replay, ways
 from support.queues import GRAPHS
 from support.queues import MODES as QUEUE_MODES
 from support.queues import World as Rules
@@ -15,6 +15,7 @@ from support.queues import World as Rules
 from pypartial._core_sim import lib
 from pypartial.sim.queue_handle import QueueOptions
 from pypartial.sim.world import Deadlock, World
+from pypartial.status import QueueResult
 
 STEPS = 8
 # In memory a rank is interrupted at every shared access; by messages these come in seeded orders.
@@ -290,6 +291,22 @@ def test_every_average_is_replayed_and_gaps_are_within_table_1(
 def test_averages_of_ranks_that_leave_are_replayed(mode: str, way: Any) -> None:
     for seed in range(4):
         Course(mode, "ring", seed, leave=True).run(**way)
+
+
+def test_an_average_of_many_updates_of_any_iteration_is_replayed_at_once() -> None:
+    """As of ranks that left for long: there are 10^9 ways to choose the iterations."""
+    draw, bound, due = np.random.default_rng(0), 2, 7
+    own, *others = [
+        Request(draw.standard_normal(8), 0, QueueResult(40, 0, 0, 0, 0, 0)) for _ in range(7)
+    ]
+    of = [3, 6, 7, 5, 9, 30, 6]
+    shares = [max(k - (due - bound) + 1, 0) for k in of]
+    terms = [s / sum(shares) * r.vector for s, r in zip(shares, [own, *others], strict=True) if s]
+    asked = Request(
+        own.vector, 0, QueueResult(40, 0, 0, 6, 0, 0), sum(terms[1:], terms[0]).tobytes()
+    )
+    found = ways(asked, [[other] for other in others], bound, left=True)
+    assert Way(due, tuple(of[1:])) in found
 
 
 def test_a_lost_token_is_found() -> None:

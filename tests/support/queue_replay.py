@@ -42,16 +42,32 @@ class Way:
     parts: tuple[int | None, ...]
 
 
-def _candidates(
-    requests: Iterable[Request], due: int, bound: int | None
-) -> list[tuple[int, Any] | None]:
-    """What may have been averaged of a rank: iterations, and vectors."""
-    found: list[tuple[int, Any] | None] = [None]
-    for request in requests:
-        for k in request.iterations:
-            if k == due if bound is None else k >= due - bound:
-                found.append((k, request.vector))
-    return found
+def _within(request: Request, due: int, bound: int | None) -> range:
+    """The iterations that a request of an in-neighbour may be of if it was averaged."""
+    whole = request.iterations
+    if bound is None:
+        return range(due, due + (due in whole))
+    return range(max(whole.start, due - bound), whole.stop)
+
+
+def _iterations(
+    request: Request, parts: Sequence[Request], due: int, bound: int | None
+) -> Iterator[list[int]]:
+    """Yield of which iterations the own model and the others may be.
+
+    One that has left, or was dropped by a flush, may be of many, and there are too many ways to
+    choose one for each. But the models are independent, so that the average tells their weights,
+    and with these the iteration of one tells all others.
+    """
+    if bound is None or not parts:
+        yield [request.first, *(due for _ in parts)]
+        return
+    models = np.array([request.vector, *(part.vector for part in parts)], "float64")
+    average = np.frombuffer(request.data, request.vector.dtype)
+    weights = np.linalg.lstsq(models.T, average, rcond=None)[0]
+    below = due - bound - 1
+    for first in _within(parts[0], due, bound) if weights[1] > 0 else ():
+        yield [below + round(weight * (first - below) / weights[1]) for weight in weights]
 
 
 def _average(
@@ -83,7 +99,7 @@ def ways(
     ----------
     request : Request
     ins : sequence
-        The requests of each in-neighbour.
+        The requests of each in-neighbour. With `bound`, each has its vector of its own.
     bound : int or None
         `staleness`.
     left : bool
@@ -93,15 +109,20 @@ def ways(
     """
     whole = request.iterations
     for due in whole if left else whole[-1:]:
-        senders = [_candidates(requests, due, bound) for requests in ins]
+        senders = [[None, *(r for r in requests if _within(r, due, bound))] for requests in ins]
         for chosen in itertools.product(*senders):
             parts = [part for part in chosen if part]
             if len(parts) != request.result.received:
                 continue
-            for k in whole if bound is not None else whole[:1]:
-                own = k, request.vector
-                if _average(own, parts, due, bound, weight).tobytes() == request.data:
-                    yield Way(due, tuple(part[0] if part else None for part in chosen))
+            for own, *others in _iterations(request, parts, due, bound):
+                found = list(zip(others, parts, strict=True))
+                if own not in whole or any(k not in _within(p, due, bound) for k, p in found):
+                    continue
+                models = [(k, part.vector) for k, part in found]
+                average = _average((own, request.vector), models, due, bound, weight)
+                if average.tobytes() == request.data:
+                    each = iter(others)
+                    yield Way(due, tuple(next(each) if part else None for part in chosen))
 
 
 def replay(
