@@ -72,8 +72,9 @@ class QueueInit:
             iteration.
         skip : int, optional
             A rank that is behind enters an iteration this much higher at most, and not beyond its
-            slowest out-neighbour: 2 or more; needs `backup` or `staleness` (section 5). None: the
-            next one.
+            slowest out-neighbour: 2 or more; needs `backup` or `staleness` (section 5). No rank
+            does while the context has another queue, or an allreduce with `Full`: these need all
+            steps. None: the next one.
         skip_trigger : int, optional
             A rank is behind if it is more than so many iterations behind all its out-neighbours;
             below `max_ig`.

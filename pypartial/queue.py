@@ -54,7 +54,10 @@ class QueueRequest(Request):
       then, and the rank has entered its next iteration, which `Status.iteration` says.
     - A rank waits for its neighbours only, and for no more of them than its options say.
     - A rank inside a collective call of the context, or away, has left: it omits its updates, and
-      holds nobody up. One that is back goes on where its slowest out-neighbour is.
+      holds nobody up. With `backup` or `staleness` so has one inside a blocking call of
+      `Context.comm`; without them it is waited for, as in MPI.
+    - A rank that is back goes on where its slowest out-neighbour is. If the context has another
+      queue, or an allreduce with `Full`, it goes on where it was, and leaves nothing out.
     - `Flush` averages the models of all ranks. There is no `View`, `More` or `Drain`.
 
     Notes

@@ -176,6 +176,50 @@ def test_ranks_that_leave_and_come_back(mode, seed, way):
         assert len({flushed[phase, rank] for rank in range(ranks)}) == 1
 
 
+@pytest.mark.parametrize("mode", ["standard", "backup", "staleness", "skip"])
+@pytest.mark.parametrize("seed", range(8))
+def test_two_queues_in_a_loop(mode, seed, way):
+    """A rank that was aside in one handle's iteration may not leave out another one's."""
+
+    def program(rank):
+        draw = np.random.default_rng((seed, rank))
+        complete = tuple(tuple(r for r in range(4) if r != rank) for rank in range(4))
+        fields = MODES.get(mode, {})
+        first = yield "queue_init", QueueOptions(ring(4), **fields), 0, rank
+        second = yield "queue_init", QueueOptions(complete, max_ig=2, **fields), 0, rank
+        for step in range(1, 4 * STEPS):
+            yield int(draw.choice((0, 100, 20_000)))
+            for handle in (first, second)[: 2 - step % 2]:
+                yield "queue_start", handle
+                result, _ = yield "wait", handle
+                assert result.iteration == (step if handle is first else step // 2)
+            if draw.random() < 0.3 or step % 5 == 0:
+                yield ("aside", 0)
+                yield ("barrier",) if step % 5 == 0 else int(draw.integers(30_000))
+                yield ("beside", 0)
+        for handle in (first, second):
+            yield "free", handle
+        yield ("ctx_free",)
+
+    World(4, seed=seed, **way).run([program(rank) for rank in range(4)])
+
+
+def test_a_call_ends_for_all_who_hear_it_late():
+    """Rank 0 says that a call is over; while it does, it hears of it from others."""
+
+    def program(rank):
+        handle = yield "queue_init", QueueOptions(ring(12)), 0, rank
+        yield "free", handle
+        yield ("aside", 0)
+        yield ("barrier",)
+        yield ("beside", 0)
+        yield ("ctx_free",)
+
+    for seed in range(10):
+        world = World(12, seed=seed, latency=(1000, 1000), memory=(50, 20_000, 11, 2))
+        world.run([program(rank) for rank in range(12)])
+
+
 @pytest.mark.parametrize("call", ["queue_init", "flush", "away"])
 def test_a_rank_that_is_late_out_of_a_call_leaves_out_nothing(call):
     """Others go on with what it has not started yet in one handle, and wait for it in another."""

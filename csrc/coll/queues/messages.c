@@ -22,7 +22,8 @@
 /* What a message says: an action of its sender's machine, or one of these. */
 enum { COMES = PP_QUEUES_TELL_HERE + 1, ALL_HAVE_COME };
 
-/* prefix.round is the iteration: of COMES, that the sender is in; of ALL_HAVE_COME the newest. */
+/* prefix.round is the iteration: of COMES, that the sender is in; of ALL_HAVE_COME the newest.  prefix.tag is how many
+   Flushes are over for the sender. */
 typedef struct message {
     pp_prefix_t prefix;              /* SEND: PP_FLAG_DATA, an update, and not its header; PP_FLAG_BULK, as bulk */
     int32_t  what;
@@ -167,7 +168,8 @@ static void move(model_t *model, bool sends, int32_t peer, uint32_t tag)
 
 static message_t new_message(const pp_queue_t *q, int32_t what, int64_t iteration, uint64_t number)
 {
-    return (message_t){.prefix = {.kind = PP_MSG_OWN, .handle = q->handle.id, .round = (uint64_t)iteration},
+    return (message_t){.prefix = {.kind = PP_MSG_OWN, .handle = q->handle.id, .round = (uint64_t)iteration,
+                                  .tag = q->end.over},
                        .what = what, .number = number};
 }
 
@@ -453,16 +455,13 @@ static void take(pp_queue_t *q, int32_t peer, const message_t *message)
 }
 
 /* A rank for which the Flush is over goes on: what it says is taken when the Flush is over here, where the iteration is
-   else not the newest of all, but a later one.  A rank that is out does not count all calls, and averages no more. */
-static bool is_later(const pp_queue_t *q, const pp_prefix_t *message)
-{
-    return q->end.came && !q->handle.team->exits && message->calls > q->handle.engine->calls;
-}
+   else not the newest of all, but a later one. */
+static bool is_later(const pp_queue_t *q, const message_t *message) { return message->prefix.tag > q->end.over; }
 
 static void take_kept(pp_queue_t *q)
 {
     for (pp_stored_t *stored, **link = &q->mail->kept; (stored = *link);) {
-        if (is_later(q, (const pp_prefix_t *)stored->message)) {
+        if (is_later(q, (const message_t *)stored->message)) {
             link = &stored->next;
             continue;
         }
@@ -480,7 +479,7 @@ static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *prefix
     const size_t     elements = prefix->flags == PP_FLAG_DATA ? q->vector_bytes : 0;
     handle->kind->update(handle);
     take_kept(q);
-    if (is_later(q, prefix))
+    if (is_later(q, message))
         pp_engine_keep(handle->engine, &q->mail->kept, peer, prefix, sizeof *message + elements);
     else
         take(q, peer, message);
