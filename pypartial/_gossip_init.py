@@ -154,15 +154,7 @@ class GossipInit:
 
 
 # D-PSGD as queues: every neighbour is waited for, and no tokens are needed.
-SYNC: dict[str, Any] = {
-    "max_ig": 1,
-    "backup": 0,
-    "staleness": None,
-    "skip": None,
-    "skip_trigger": 2,
-    "protocol": "none",
-    "weights": "topology",
-}
+SYNC = {"max_ig": 1, "protocol": "none", "weights": "topology"}
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import _native
-from ._arguments import INT32_MAX, in_range, listed
 from ._buffer import layout_of, parse_in_place, split, understand
 from ._device_buffer import uses_device_in_place
 from ._elements import type_name
 from ._make import AnyArguments, make
-from ._names import PROTOCOL, TYPE
+from ._names import TYPE
+from ._queue_options import fill, read_mode
 from .errors import ArgumentError
 from .queue import QueueRequest, Settings
 from .topology import as_topology
@@ -35,7 +35,7 @@ class QueueInit:
         buf: Any,
         topology: Topology | str,
         *,
-        max_ig: int = 4,
+        max_ig: int | None = None,
         backup: int | Sequence[int] = 0,
         staleness: int | None = None,
         skip: int | None = None,
@@ -62,7 +62,7 @@ class QueueInit:
             Which ranks are neighbours: one of `pypartial.topology`, or its text, as ``"ring"``.
         max_ig : int, optional
             With ``protocol="tokens"``: how many iterations a rank may be ahead of each of its
-            out-neighbours, 1 or more.
+            out-neighbours, 1 or more. None: 4, or `staleness` + 1 if that is more.
         backup : int or sequence of int, optional
             How many in-neighbours' updates a rank does not wait for (backup workers, section 4.3):
             below the number of its in-neighbours; one number, or one a rank.
@@ -150,11 +150,12 @@ class QueueInit:
         settings = arguments.settings
         request = QueueRequest(context, context._native, handle, arguments.vector, settings)
         context._requests[request.id] = request
-        bound, tokens = settings.staleness, settings.protocol == "tokens"
-        if tokens and bound is not None and bound >= max_ig and not settings.topology.directed:
+        mode = settings.mode
+        tokens = mode.protocol == "tokens" and not settings.topology.directed
+        if tokens and (mode.staleness or 0) >= mode.max_ig:
             _native.warn(
-                f"staleness={bound} is not below max_ig={max_ig}: on a graph that is not directed "
-                "tokens keep neighbours closer than that",
+                f"staleness={mode.staleness} is not below max_ig={mode.max_ig}: on a graph that is "
+                "not directed tokens keep neighbours closer than that",
                 stacklevel=3,
             )
         return request
@@ -183,7 +184,7 @@ class Arguments(AnyArguments):
     ) -> Arguments:
         """Read the arguments; `options` holds the keyword-only ones by name."""
         found = as_topology(topology)
-        found.on(ranks)
+        graph = found.on(ranks)
         if uses_device_in_place("buf", buf):
             raise ArgumentError("buf is in the memory of a device, and queues average on the host")
         vector = parse_in_place("buf", buf)
@@ -192,28 +193,11 @@ class Arguments(AnyArguments):
             raise ArgumentError(
                 f"buf has dtype {vector.dtype.name}, but queues average floating numbers"
             )
-        backup = options["backup"]
-        backups = listed("backup", backup) if hasattr(backup, "__len__") else [backup] * ranks
-        if len(backups) != ranks:
-            raise ArgumentError(f"backup has {len(backups)} numbers for {ranks} ranks")
-        if options["weights"] not in ("uniform", "topology"):
-            raise ArgumentError(
-                f"weights must be 'uniform' or 'topology', not {options['weights']!r}"
-            )
-        PROTOCOL.check(options["protocol"])
-
-        def number(name: str) -> int | None:
-            return None if options[name] is None else _number(name, options[name])
-
+        mode = read_mode(**options)
         settings = Settings(
             topology=found,
-            max_ig=_number("max_ig", options["max_ig"]),
-            backup=tuple(_number("backup", count) for count in backups),
-            staleness=number("staleness"),
-            skip=number("skip"),
-            skip_trigger=_number("skip_trigger", options["skip_trigger"]),
-            protocol=options["protocol"],
-            weights=options["weights"],
+            mode=mode,
+            backups=mode.backups(graph),
             dtype=vector.dtype,
             count=vector.count,
             layout=layout_of(understand(*named, writable=True) for named in split("buf", buf)),
@@ -231,6 +215,8 @@ class Arguments(AnyArguments):
         config.type = TYPE.constant(lib, type_name(settings.dtype))
         ins, outs = graph.in_neighbours[self.rank], graph.out_neighbours[self.rank]
         text = f"shapes and order {settings.layout:08x}, topology {settings.topology}"
+        if any(settings.backups):
+            text += f", backup of at most {max(settings.backups)}"
         kept = [
             pieces,
             ffi.new("int32_t[]", list(ins)),
@@ -239,25 +225,10 @@ class Arguments(AnyArguments):
             ffi.new("char[]", text.encode(errors="backslashreplace")),
         ]
         _, config.ins, config.outs, config.weights, config.topology_text = kept
-        config.fingerprint = _fingerprint(graph, settings.backup, settings.layout)
-        plan = config.plan
-        setattr(plan, "in", len(ins))
-        plan.out = len(outs)
-        plan.protocol = PROTOCOL.constant(lib, settings.protocol)
-        plan.max_ig = settings.max_ig
-        plan.backup = settings.backup[self.rank]
-        plan.most_backup = max(settings.backup)
-        for name in ("staleness", "skip"):
-            value = getattr(settings, name)
-            setattr(plan, name, lib.PP_QUEUES_UNSET if value is None else value)
-        plan.skip_trigger = settings.skip_trigger
-        plan.back = way_back(graph)
-        plan.weighted = settings.weights == "topology"
+        config.fingerprint = _fingerprint(graph, settings.backups, settings.layout)
+        backup = settings.backups[self.rank]
+        fill(lib, config.plan, settings.mode, backup, len(ins), len(outs), way_back(graph))
         return config, kept
-
-
-def _number(name: str, value: Any) -> int:
-    return in_range(name, value, -INT32_MAX + 1, INT32_MAX)
 
 
 def _fingerprint(graph: RankGraph, backup: tuple[int, ...], layout: int) -> int:

@@ -17,6 +17,7 @@ from .topology import Topology
 if TYPE_CHECKING:
     from ._buffer import Vector
     from ._core import CData
+    from ._queue_options import Mode
     from .context import Context
 
 __all__ = ["QueueRequest"]
@@ -27,19 +28,14 @@ class Settings:
     """The options that a request was made with."""
 
     topology: Topology
-    max_ig: int
-    backup: tuple[int, ...]
-    staleness: int | None
-    skip: int | None
-    skip_trigger: int
-    protocol: str
-    weights: str
+    mode: Mode
+    backups: tuple[int, ...]
     dtype: np.dtype[Any]
     count: int
     layout: int
 
     def __str__(self) -> str:
-        return f"{self.topology}, {self.count} {self.dtype.name}, '{self.protocol}'"
+        return f"{self.topology}, {self.count} {self.dtype.name}, '{self.mode.protocol}'"
 
 
 class QueueRequest(Request):

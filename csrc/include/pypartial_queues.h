@@ -28,7 +28,6 @@ typedef struct pp_queues_plan {
     int32_t protocol;          /* pp_queues_protocol_t */
     int32_t max_ig;            /* TOKENS */
     int32_t backup;            /* how many in-neighbours' updates this rank does not need */
-    int32_t most_backup;       /* the largest `backup` of any rank: what it does not go with is refused on all ranks */
     int32_t staleness;         /* s of 4.4; UNSET: updates of the very iteration are averaged */
     int32_t skip;              /* m: a rank that is behind enters iteration + m at most; UNSET: always the next one */
     int32_t skip_trigger;      /* ... if it is more than so many iterations behind all its out-neighbours */
@@ -36,10 +35,6 @@ typedef struct pp_queues_plan {
     int32_t weighted;          /* 1: in-neighbours have weights of their own; 0: Hop's */
     int32_t plant;             /* 0; simulations: pp_queues_plant_t */
 } pp_queues_plan_t;
-
-/* PP_ERR_ARGUMENT: a wrong value.  The error text begins with the argument, as the application knows it, and says what
-   is wrong with it. */
-pp_status_t pp_queues_check(const pp_queues_plan_t *plan);
 
 /* What the state of a rank is told.  `neighbour` is a place in the list of its in-neighbours, or of its out-neighbours;
    its own events have none.  What one neighbour tells by LEFT, HERE, TOKEN and UNBOUND comes in the order in which it
@@ -117,12 +112,13 @@ typedef struct pp_queues_config {
     const double  *weights;    /* of in-neighbours, where plan.weighted */
     uint64_t fingerprint;      /* equal on all ranks: of the arrays' layout, the topology, its weights and each rank's
                                   `backup` */
-    const char *topology_text; /* layout and topology, for texts; read during the call */
+    const char *topology_text; /* layout, topology and backups, for texts; read during the call */
 } pp_queues_config_t;
 
 /* Collective; begins the creation of a handle for queues.  The same rules as for pp_allreduce_init_begin().
-   PP_ERR_ARGUMENT, by pp_call_wait(): what pp_queues_check() refuses.  Between pp_start() and pp_wait() the application may read the buffers; from the first pp_wait() or pp_test()
-   until one returns PP_OK they are the library's. */
+   PP_ERR_ARGUMENT, by pp_call_wait(): a value of the plan is out of its range; which ones go together is the caller's
+   to check.  Between pp_start() and pp_wait() the application may read the buffers; from the first pp_wait() or
+   pp_test() until one returns PP_OK they are the library's. */
 pp_status_t pp_queue_init_begin(pp_ctx_t *ctx, const pp_queues_config_t *config, const char *complaint,
                                 pp_handle_t **handle);
 /* Local.  Describes what the last pp_wait(), pp_test() or pp_collect() that returned PP_OK gave.  PP_ERR_STATE: there

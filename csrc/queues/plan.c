@@ -1,62 +1,23 @@
-/* plan.c - which options go together, and how much room they need.  See queues.h. */
+/* plan.c - which options there are, and how much room they need.  See queues.h. */
 #include "parts.h"
 
 #include <string.h>
 
-static pp_status_t wrong(const char *name, int32_t value, const char *why)
+static pp_status_t check(const char *name, int32_t value, int32_t least, int32_t most)
 {
-    return pp_fail(PP_ERR_ARGUMENT, "%s=%d %s", name, value, why);
-}
-
-static bool is_in(int32_t value, int32_t least, int32_t most) { return value >= least && value <= most; }
-
-static pp_status_t check_skip(const pp_queues_plan_t *plan, bool bounded)
-{
-    if (!is_in(plan->skip, 2, PP_QUEUES_MOST))
-        return wrong("skip", plan->skip, "is not in 2..1000000: without skip a rank enters its next iteration");
-    if (plan->most_backup == 0 && !bounded)
-        return wrong("skip", plan->skip, "needs backup or staleness: without them the others wait for each iteration");
-    if (plan->protocol != PP_QUEUES_TOKENS)
-        return wrong("skip", plan->skip, "needs protocol=\"tokens\": by its tokens a rank sees how far it is behind");
-    if (!is_in(plan->skip_trigger, 0, plan->max_ig - 1))
-        return pp_fail(PP_ERR_ARGUMENT, "skip_trigger=%d is not in 0..%d: it must be below max_ig=%d",
-                       plan->skip_trigger, plan->max_ig - 1, plan->max_ig);
-    return PP_OK;
-}
-
-static pp_status_t check_protocol(const pp_queues_plan_t *plan, bool bounded)
-{
-    const char *with = plan->most_backup > 0 ? "backup" : bounded ? "staleness" : NULL;
-    switch (plan->protocol) {
-    case PP_QUEUES_TOKENS:
-        return PP_OK;
-    case PP_QUEUES_NOTIFY_ACK:
-        return !with ? PP_OK : pp_fail(PP_ERR_ARGUMENT, "protocol=\"notify-ack\" does not go with %s: it keeps "
-                                                        "neighbours within 2 iterations (Hop 3.4, 3.5)", with);
-    case PP_QUEUES_NONE:
-        return plan->most_backup == 0 ? PP_OK
-            : pp_fail(PP_ERR_ARGUMENT, "protocol=\"none\" does not go with backup: nothing bounds the gap (Hop 4.3)");
-    default:
-        return wrong("protocol", plan->protocol, "is not a protocol");
-    }
+    return value >= least && value <= most ? PP_OK
+        : pp_fail(PP_ERR_ARGUMENT, "%s=%d is not in %d..%d", name, value, least, most);
 }
 
 pp_status_t pp_queues_check(const pp_queues_plan_t *plan)
 {
-    const bool bounded = plan->staleness != PP_QUEUES_UNSET;
-    if (!is_in(plan->max_ig, 1, PP_QUEUES_MOST))
-        return wrong("max_ig", plan->max_ig, "is not in 1..1000000");
+    PP_TRY(check("protocol", plan->protocol, 0, PP_QUEUES_PROTOCOL_COUNT - 1));
+    PP_TRY(check("max_ig", plan->max_ig, 1, PP_QUEUES_MOST));
     /* One rank waits for nobody: a program runs there unchanged. */
-    if (!is_in(plan->backup, 0, plan->in > 0 ? plan->in - 1 : PP_QUEUES_MOST))
-        return pp_fail(PP_ERR_ARGUMENT, "backup=%d must be at least 0 and below the number of in-neighbours, %d",
-                       plan->backup, plan->in);
-    if (bounded && !is_in(plan->staleness, 0, PP_QUEUES_MOST))
-        return wrong("staleness", plan->staleness, "is not in 0..1000000");
-    if (plan->weighted && (plan->most_backup > 0 || bounded))
-        return pp_fail(PP_ERR_ARGUMENT, "weights=\"topology\" does not go with %s",
-                       bounded ? "staleness: Eq. 2 gives the weights" : "backup: what is averaged changes");
-    PP_TRY(check_protocol(plan, bounded));
-    return pp_queues_skips(plan) ? check_skip(plan, bounded) : PP_OK;
+    PP_TRY(check("backup", plan->backup, 0, plan->in > 0 ? plan->in - 1 : PP_QUEUES_MOST));
+    if (plan->staleness != PP_QUEUES_UNSET)
+        PP_TRY(check("staleness", plan->staleness, 0, PP_QUEUES_MOST));
+    return pp_queues_skips(plan) ? check("skip", plan->skip, 2, PP_QUEUES_MOST) : PP_OK;
 }
 
 /* An in-neighbour that sends `lead` iterations beyond what this rank has announced, and this rank, which still averages

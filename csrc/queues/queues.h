@@ -5,7 +5,7 @@
  * caller tells it of events, one at a time, and after each does what pp_queues_next() says until nothing is due.
  * (design: "Queues", "Pure protocols")
  *
- * plan.c     what goes together, and how much room there must be
+ * plan.c     the values of options, and how much room there must be
  * updates.c  what has come from in-neighbours, when it is enough, and with which weights it is averaged
  * machine.c  events and actions: iterations, tokens, jumps, leaving
  *
@@ -38,6 +38,8 @@
 
 typedef struct pp_queues pp_queues_t;
 
+/* PP_ERR_ARGUMENT: a value that is out of its range.  Which options go together the application's language knows. */
+pp_status_t pp_queues_check(const pp_queues_plan_t *plan);
 /* How many iterations of an in-neighbour are of use at once: the models of a node's ring, the window of rounds by
    messages.  Of a plan that is right, as the next one. */
 int64_t     pp_queues_ring(const pp_queues_plan_t *plan);

@@ -105,20 +105,6 @@ def sim_gossip(
         read("--topology", lambda _: options.topology.on(ranks), topology)
     except ImportError as error:
         raise typer.BadParameter(str(error)) from None
-    refuse(options.complaint() or _queues_complaint(options))
+    refuse(options.complaint())
     refuse(files_complaint(json, None) or log_complaint(log, json))
     context.obj.job = options
-
-
-def _queues_complaint(options: GossipOptions) -> str | None:
-    """Return why options of queues do not go together; None if they do."""
-    try:
-        from ..sim.queues import complaint
-    except ImportError:  # of the core: the command will say why
-        return None
-    graph = options.topology.on(options.ranks)
-    for method in options.methods:
-        refusal = None if method.mode is None else complaint(method.mode, graph)
-        if refusal is not None:
-            return f"--method {method.text}: {refusal}"
-    return None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .._arguments import INT32_MAX, in_range, listed
-from .._names import PROTOCOL
+from .._queue_options import read_mode
 from ..queue import QueueRequest
 from ..status import Status
 from ..topology import Topology, as_topology
@@ -67,8 +66,8 @@ class Hop(QueueMethod):
     Raises
     ------
     ArgumentError
-        If a value is not of its kind. Whether options go together, and suit the topology and the
-        number of ranks, is known when the worker is made.
+        If a value is wrong, or options do not go together. Whether they suit the topology and the
+        number of ranks is known when the worker is made.
 
     References
     ----------
@@ -76,40 +75,27 @@ class Hop(QueueMethod):
     """
 
     topology: Topology
-    max_ig: int = 4
-    backup: int | tuple[int, ...] = 0
-    staleness: int | None = None
-    skip: int | None = None
-    skip_trigger: int = 2
-    protocol: Literal["tokens", "notify-ack", "none"] = "tokens"
+    max_ig: int
+    backup: int | tuple[int, ...]
+    staleness: int | None
+    skip: int | None
+    skip_trigger: int
+    protocol: Literal["tokens", "notify-ack", "none"]
 
     def __init__(
         self,
         topology: Topology | str,
-        max_ig: int = 4,
+        max_ig: int | None = None,
         backup: int | Sequence[int] = 0,
         staleness: int | None = None,
         skip: int | None = None,
         skip_trigger: int = 2,
         protocol: Literal["tokens", "notify-ack", "none"] = "tokens",
     ) -> None:
-        PROTOCOL.check(protocol)
-
-        def number(name: str, value: Any) -> Any:
-            return None if value is None else in_range(name, value, 0, INT32_MAX)
-
-        is_list = hasattr(backup, "__len__")
-        values = {
-            "topology": as_topology(topology),
-            "max_ig": in_range("max_ig", max_ig, 1, INT32_MAX),
-            "backup": tuple(listed("backup", backup)) if is_list else number("backup", backup),
-            "staleness": number("staleness", staleness),
-            "skip": number("skip", skip),
-            "skip_trigger": in_range("skip_trigger", skip_trigger, 1, INT32_MAX),
-            "protocol": protocol,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        mode = read_mode(max_ig, backup, staleness, skip, skip_trigger, protocol)
+        object.__setattr__(self, "topology", as_topology(topology))
+        for option in fields(self)[1:]:
+            object.__setattr__(self, option.name, getattr(mode, option.name))
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from .._names import PROTOCOL
+from .._queue_options import Mode, read_mode
+from ..errors import ArgumentError
 from ..topology import Topology, spell_cycle
 from ..units import spell_duration
 from .arrivals import LONGEST_NS, arrivals_complaint
 
 __all__ = [
-    *("METHODS_HELP", "ComputationGraph", "GossipOptions", "Method", "Mode"),
+    *("METHODS_HELP", "ComputationGraph", "GossipOptions", "Method"),
     *("parse_link", "parse_method"),
 ]
 
@@ -24,24 +26,12 @@ ad-psgd-active      the same; only one side of a bipartite topology asks
 ad-psgd-continuous  the next average begins when the last one is over
 d-psgd              the average of all neighbours, in every iteration
 hop                 queues; hop:max_ig=4,backup=1 for example. Options:
-                    max_ig=4, backup=0, staleness=S, skip=M, skip_trigger=2,
+                    max_ig=4 (or staleness + 1), backup=0, staleness=S,
+                    skip=M, skip_trigger=2,
                     protocol=tokens (or notify-ack, none)"""
 
 _FACTOR_MOST = 10**6
 _LINK = re.compile(r"(\d{1,7}(?:-\d{1,7})?):(\d{1,9}(?:\.\d{1,9})?)x?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Mode:
-    """Options of queues (Hop), as of ``Context.Queue_init``."""
-
-    max_ig: int = 4
-    backup: int = 0
-    staleness: int | None = None
-    skip: int | None = None
-    skip_trigger: int = 2
-    protocol: str = "tokens"
-    weighted: bool = False  # by the topology
 
 
 @dataclass(frozen=True)
@@ -109,10 +99,7 @@ class GossipOptions:
     json: Path | None = None
 
     def complaint(self) -> str | None:
-        """Return what is wrong with these options; None if nothing is.
-
-        Of queues the core knows it (`queues.complaint`).
-        """
+        """Return what is wrong with these options; None if nothing is."""
         arrivals = self.arrivals, self.ranks, self.iterations, self.seed, self.base_ns
         graph = self.topology.on(self.ranks)
         for ends, _ in self.links:
@@ -136,6 +123,11 @@ class GossipOptions:
                 )
             if method.continuous and not self.message_ns:
                 return f"--method {method.text}: averages take no time; give --message-time, too"
+            try:
+                if method.mode is not None:
+                    method.mode.backups(graph)
+            except ArgumentError as error:
+                return f"--method {method.text}: {error}"
         return arrivals_complaint(*arrivals, steps_option="--iterations")
 
 
@@ -158,7 +150,10 @@ def parse_method(text: str) -> Method:
             example = " or ".join(PROTOCOL) if key == "protocol" else "4"
             raise ValueError(f"{text!r}: {option.strip()!r}: write {key}={example}")
         given[key] = value if key == "protocol" else int(value)
-    return Method(word, Mode(**given))
+    try:
+        return Method(word, read_mode(**given))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
 
 
 def parse_link(text: str) -> tuple[tuple[int, ...], float]:

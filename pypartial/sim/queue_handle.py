@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core_sim import ffi, lib
-from .._names import PROTOCOL
+from .._queue_options import fill
 from ..status import QueueResult
 from .handle import AnyHandle, Call
 
@@ -73,18 +73,10 @@ class QueueHandle(AnyHandle):
         config = ffi.new("pp_queues_config_t *")
         config.ins = self._keep(ffi.new("int32_t[]", ins))
         config.outs = self._keep(ffi.new("int32_t[]", outs))
-        plan = config.plan
-        setattr(plan, "in", len(ins))
-        plan.out, plan.most_backup = len(outs), options.backup
-        plan.backup = min(options.backup, max(len(ins) - 1, 0))
-        plan.max_ig, plan.skip_trigger = options.max_ig, options.skip_trigger
-        plan.protocol = PROTOCOL.constant(lib, options.protocol)
-        plan.back, plan.plant = options.back, options.plant
-        plan.weighted = options.weighted
+        backup = min(options.backup, max(len(ins) - 1, 0))
+        fill(lib, config.plan, options, backup, len(ins), len(outs), options.back)
+        config.plan.plant = options.plant
         config.weights = self._keep(ffi.new("double[]", [options.weight or 0.0] * len(ins)))
-        for name in ("staleness", "skip"):
-            value = getattr(options, name)
-            setattr(plan, name, lib.PP_QUEUES_UNSET if value is None else value)
         return self._filled(config)
 
     def size(self, sender: int = -1, iteration: int = -1) -> Call:

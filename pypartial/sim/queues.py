@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._core_sim import ffi, lib
-from .._names import PROTOCOL
-from .._queue_init import way_back
-from .gossip_options import Mode
-from .handle import CoreError, check
+from .._queue_options import fill
+from .handle import check
 
 if TYPE_CHECKING:
     from .._core import CData
-    from ..topology import RankGraph
+    from .._queue_options import Mode
 
-__all__ = ["EVENTS", "complaint", "describe", "open_queues"]
+__all__ = ["EVENTS", "describe", "open_queues"]
 
 EVENTS: dict[str, int] = {
     name: getattr(lib, "PP_QUEUES_" + name.upper())
@@ -29,13 +27,8 @@ EVENTS: dict[str, int] = {
 def describe(mode: Mode, ins: int, outs: int, back: int) -> CData:
     """Return the plan of a rank with so many neighbours; `back` is what `way_back` returns."""
     plan = ffi.new("pp_queues_plan_t *")
-    setattr(plan, "in", ins)
-    plan.out, plan.back = outs, back
-    plan.protocol = PROTOCOL.constant(lib, mode.protocol)
-    plan.max_ig, plan.backup, plan.most_backup = mode.max_ig, mode.backup, mode.backup
-    plan.staleness = lib.PP_QUEUES_UNSET if mode.staleness is None else mode.staleness
-    plan.skip = lib.PP_QUEUES_UNSET if mode.skip is None else mode.skip
-    plan.skip_trigger, plan.weighted = mode.skip_trigger, mode.weighted
+    assert isinstance(mode.backup, int)
+    fill(lib, plan, mode, mode.backup, ins, outs, back)
     return plan
 
 
@@ -45,13 +38,3 @@ def open_queues(plan: CData, weights: Sequence[float] | None = None) -> CData:
     opened = ffi.new("pp_sim_queues_t **")
     check(lib.pp_sim_queues_open(plan, given, opened))
     return ffi.gc(opened[0], lib.pp_sim_queues_free)
-
-
-def complaint(mode: Mode, graph: RankGraph) -> str | None:
-    """Return why options do not go together on a graph; None if they do."""
-    fewest = min(map(len, graph.in_neighbours))
-    try:
-        check(lib.pp_queues_check(describe(mode, fewest, fewest, way_back(graph))))
-    except CoreError as error:
-        return error.text
-    return None

@@ -18,7 +18,8 @@ from support.queue_replay import Request, replay
 from support.queues import MODES, PLANTS, Graph, table_1
 
 from pypartial._names import PROTOCOL
-from pypartial.sim.gossip_options import Mode
+from pypartial._queue_options import Mode
+from pypartial.errors import ArgumentError
 from pypartial.sim.queue_handle import QueueOptions
 from pypartial.status import QueueResult
 
@@ -103,28 +104,19 @@ class QueueKind(Kind):
             return f"count={options.count}: an update of {scenario.ranks} ranks names itself"
         if options.plant or options.protocol not in PROTOCOL:
             return f"a scenario cannot have {options}"
-        for name, least in (("max_ig", 1), ("backup", 0), ("staleness", 0), ("skip", 2)):
-            value = getattr(options, name)
-            if value is not None and not least <= value <= _SIZES_MAX:
-                return f"{name}={value} is not in {least}..{_SIZES_MAX}"
+        for name in ("max_ig", "staleness", "skip"):
+            if (getattr(options, name) or 0) > _SIZES_MAX:
+                return f"{name}={getattr(options, name)} is above {_SIZES_MAX}"
+        if options.backup and options.backup >= min(map(len, options.outs)):
+            return f"backup={options.backup} is not below the number of neighbours"
+        try:
+            _mode(options)
+        except ArgumentError as error:
+            return str(error)
         every = not options.backup and options.staleness is None
         if every and scenario.steps_aside() and scenario.is_uneven():
             return "queues that average every update wait as MPI does"
-        return self._modes_complaint(options)
-
-    def _modes_complaint(self, options: QueueOptions) -> str | None:
-        """Return which options do not go together: the core refuses them."""
-        loose = options.backup > 0 or options.staleness is not None
-        fits = not options.backup or options.backup < min(map(len, options.outs))
-        if options.protocol == "none":
-            fits &= not options.backup
-        elif options.protocol == "notify-ack":
-            fits &= not loose
-        if options.skip is not None:
-            fits &= loose and options.protocol == "tokens"
-            fits &= 0 <= options.skip_trigger < options.max_ig
-        fits &= not (options.weighted and loose)
-        return None if fits else f"{options} do not go together"
+        return None
 
     def simpler(self, options: QueueOptions) -> Iterator[QueueOptions]:
         least = 2 * len(options.outs)

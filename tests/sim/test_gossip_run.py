@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from support.queues import Graph, World
 
+from pypartial._queue_options import Mode
 from pypartial.cli import app
 from pypartial.sim.generators import Plan
 from pypartial.sim.gossip_options import (
     ComputationGraph,
     GossipOptions,
-    Mode,
     parse_link,
     parse_method,
 )
@@ -271,8 +271,8 @@ def test_methods_and_links() -> None:
         ("--method hop:max=3", "'max' is not an option; hop has max_ig, backup, staleness,"),
         ("--method hop:max_ig=x", "'max_ig=x': write max_ig=4"),
         ("--method hop:protocol=token", "write protocol=tokens or notify-ack or none"),
-        ("--method hop:max_ig=0", "--method hop:max_ig=0: max_ig=0 is not in 1.."),
-        ("--method hop:backup=3", "backup=3 must be at least 0 and below the number of in-"),
+        ("--method hop:max_ig=0", "'hop:max_ig=0': max_ig=0 is not in 1.."),
+        ("--method hop:backup=3", "backup=3 is not below the number of in-neighbours of rank 0, 3"),
         ("--method hop:skip=2", "skip=2 needs backup or staleness"),
         ("--method ad-psgd-active --ranks 8", "ring-based has the odd cycle 0-"),
         ("--method ad-psgd --topology exponential:directed", "exponential:directed is directed"),

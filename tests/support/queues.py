@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pypartial._core_sim import ffi, lib
-from pypartial.sim.gossip_options import Mode
+from pypartial._queue_options import Mode
 from pypartial.sim.handle import check
 from pypartial.sim.queues import EVENTS, describe, open_queues
 

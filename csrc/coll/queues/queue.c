@@ -58,10 +58,10 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
         snprintf(bound, sizeof bound, ", staleness=%d", plan.staleness);
     if (plan.skip != PP_QUEUES_UNSET)
         snprintf(skip, sizeof skip, ", skip=%d, skip_trigger=%d", plan.skip, plan.skip_trigger);
-    snprintf(signature->text, sizeof signature->text, "queues of %llu elements of %s, %s (%08x), max_ig=%d, backup of at "
-             "most %d%s%s, protocol=%s, weights=%s", (unsigned long long)q->count, pp_type_name(q->config.type),
-             q->topology_text, (unsigned)q->config.fingerprint, plan.max_ig, plan.most_backup, bound, skip,
-             protocols[plan.protocol], plan.weighted ? "topology" : "uniform");
+    snprintf(signature->text, sizeof signature->text, "queues of %llu elements of %s, %s (%08x), max_ig=%d%s%s, "
+             "protocol=%s, weights=%s", (unsigned long long)q->count, pp_type_name(q->config.type), q->topology_text,
+             (unsigned)q->config.fingerprint, plan.max_ig, bound, skip, protocols[plan.protocol],
+             plan.weighted ? "topology" : "uniform");
     return PP_OK;
 }
 
