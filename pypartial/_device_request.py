@@ -69,7 +69,7 @@ class DeviceRequest(Request):
                 f"device_path={asked!r} is not possible, so elements travel by the host's memory: "
                 f"{reason}"
             )
-            warn(text, stacklevel=3)
+            warn(text)
 
     # ---- streams and waits ----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import shlex
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,7 @@ __all__ = ["CORE_ERRORS", "Native", "load", "uncompiled", "wait_in_slices"]
 # What `Native.error` returns. Any other exception, as Ctrl-C raises, has interrupted a call.
 CORE_ERRORS = (errors.Error, MemoryError)
 
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
 LOGGER = logging.getLogger("pypartial")
 
 
@@ -49,15 +51,17 @@ def _named(record: logging.LogRecord) -> bool:
 LOGGER.addFilter(_named)
 
 
-def warn(text: str, stacklevel: int, category: type[Warning] = RuntimeWarning) -> None:
+def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
     """Warn inside a collective call that has succeeded; log the text where warnings are errors.
 
     Raised there, this rank would have no handle, context or optimizer, and the others one. So every
-    warning of the library is given here. `stacklevel` is that of ``warnings.warn``, 1 for this
-    function.
+    warning of the library is given here. It points at the first line that is not the library's.
     """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
     try:
-        warnings.warn(text, category, stacklevel=stacklevel)
+        warnings.warn(text, category, stacklevel=level)
     except category:
         LOGGER.warning("%s", text)
 

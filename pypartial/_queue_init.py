@@ -156,7 +156,6 @@ class QueueInit:
             _native.warn(
                 f"staleness={mode.staleness} is not below max_ig={mode.max_ig}: on a graph that is "
                 "not directed tokens keep neighbours closer than that",
-                stacklevel=3,
             )
         return request
 

@@ -252,7 +252,7 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         self._warn()
         lone = alone(native.MPI.COMM_WORLD.size) if self._size == 1 else None
         if lone is not None:
-            _native.warn(lone, stacklevel=3)
+            _native.warn(lone)
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -418,7 +418,7 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         note = self._native.lib.pp_ctx_note(self._ctx)
         if note:
             text = self._native.ffi.string(note).decode(errors="replace")
-            _native.warn(f"{text}. {_REMEDY}", stacklevel=4)
+            _native.warn(f"{text}. {_REMEDY}")
 
     if not TYPE_CHECKING:
 
@@ -501,7 +501,7 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
                 f"the end of a context's with block has discarded contributions of rank "
                 f"{self._rank} that no round had taken ({discarded}): call Flush, or Drain, in it"
             )
-            _native.warn(text, stacklevel=3)
+            _native.warn(text)
 
     def _abandon(self, error: BaseException, block: str) -> None:
         """Give the context up, because an error left a with block; tell the others, at once."""

@@ -479,7 +479,6 @@ def _warn(
             "find_unused_parameters=True makes DDP wait for all ranks in every step, so that "
             "partial rounds save nothing, and ranks need equally many steps; use static_graph=True "
             "or DistributedOptimizer",
-            4,
             UserWarning,
         )
     drifts = deliver == "latest" or not is_plain(optimizer)
@@ -488,6 +487,5 @@ def _warn(
             f"with {policy!r} and deliver={deliver!r} the replicas drift apart until finish(), "
             "unless the optimizer is plain SGD, with a constant rate, and deliver is 'sum'; pass "
             "optimizer= and sync_every=, or use DistributedOptimizer, which does not drift",
-            4,
             UserWarning,
         )

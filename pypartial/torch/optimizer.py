@@ -232,7 +232,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 is_linear=is_plain(optimizer) and clip_norm is None,
                 schedule=fixed_length(scheduler),
             ):
-                warn(text, 3, UserWarning)
+                warn(text, UserWarning)
 
     # ---- construction ----------------------------------------------------------------------------
 

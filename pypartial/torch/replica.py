@@ -100,7 +100,7 @@ class Replica:
             if any(what in it[2] for it in told)
         ]
         text = f"the {', '.join(differing)} of the ranks differed, and are rank 0's from here on. "
-        warn(f"{text}What was seen: {'; '.join(seen) or _UNSEEN}", 5, UserWarning)
+        warn(f"{text}What was seen: {'; '.join(seen) or _UNSEEN}", UserWarning)
 
     @torch.no_grad()
     def _copy_hyperparameters(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -135,7 +136,16 @@ def test_modes_with_uneven_ranks(ctx, mode, count):
 def warns(options):
     bound = options.get("staleness")
     tokens = options.get("protocol", "tokens") == "tokens"
-    return tokens and bound is not None and bound >= options.get("max_ig", 4)
+    return tokens and bound is not None and bound >= options.get("max_ig", bound + 1)
+
+
+@pytest.mark.parametrize("max_ig", [None, 1])
+def test_a_warning_points_at_the_program(ctx, max_ig):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        worker = pp.methods.Hop("complete", max_ig, staleness=4).worker(ctx, np.zeros(3))
+    assert [one.filename for one in caught] == [__file__] * (max_ig is not None)
+    worker.finish()
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g"])

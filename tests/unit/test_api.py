@@ -784,10 +784,10 @@ def test_report_of_different_collective_calls():
 def test_a_warning_that_is_an_error_is_logged(caplog):
     """Raised by a collective call that has succeeded, it would lose a handle on this rank alone."""
     with pytest.warns(RuntimeWarning, match="less memory"):
-        _native.warn("less memory", stacklevel=2)
+        _native.warn("less memory")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _native.warn("no memory", stacklevel=2)
+        _native.warn("no memory")
     assert [record.getMessage() for record in caplog.records] == ["pypartial: no memory"]
 
 
