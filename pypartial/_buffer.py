@@ -243,9 +243,13 @@ def shape_of(memory: Memory) -> tuple[int, ...]:
     return memory.shape if math.prod(memory.shape) == memory.count else (memory.count,)
 
 
-def layout_of(memories: Iterable[Memory]) -> int:
-    """Return which element of buffers is where, as a number: ranks average element by element."""
-    return crc32(repr([(shape_of(memory), "C" in memory.orders) for memory in memories]).encode())
+def layout_of(memories: Iterable[Memory]) -> str:
+    """Return which element of buffers is where: ranks average element by element."""
+    text = ", ".join(
+        f"{shape_of(memory)}{'' if 'C' in memory.orders else ' in Fortran order'}"
+        for memory in memories
+    )
+    return text if len(text) < 70 else f"{text[:50]}... ({crc32(text.encode()):08x})"
 
 
 def unpack(name: str, spec: Any) -> tuple[Any, int | None, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from zlib import crc32
 
 from ._buffer import is_specification, layout_of, parse_in_place, shape_of, split, understand
 from ._elements import type_name
@@ -211,7 +212,8 @@ class Arguments(AnyArguments):
             starts.append(starts[-1] + len(own))
         edges = ffi.new("int32_t[]", [*starts, *(rank for own in neighbours for rank in own)])
         pieces = self.pieces(ffi)
-        text = f"{settings.topology}, initiators={settings.initiators}"
+        text = f"shapes {settings.layout}, graph {settings.topology}"
+        text += f", initiators={settings.initiators}"
         text += ", continuous" * settings.continuous
         config = ffi.new("pp_gossip_config_t *")
         config.pieces = pieces
@@ -220,6 +222,6 @@ class Arguments(AnyArguments):
         config.edges = edges
         told = ffi.new("char[]", text.encode(errors="backslashreplace"))
         config.topology_text = told
-        config.layout = settings.layout
+        config.layout = crc32(settings.layout.encode())
         config.continuous = settings.continuous
         return config, (pieces, edges, told)

@@ -213,7 +213,7 @@ class Arguments(AnyArguments):
         config.piece_count = len(self.vector.pieces)
         config.type = TYPE.constant(lib, type_name(settings.dtype))
         ins, outs = graph.in_neighbours[self.rank], graph.out_neighbours[self.rank]
-        text = f"shapes and order {settings.layout:08x}, topology {settings.topology}"
+        text = f"shapes {settings.layout}, topology {settings.topology}"
         if any(settings.backups):
             text += f", backup of at most {max(settings.backups)}"
         kept = [
@@ -230,7 +230,7 @@ class Arguments(AnyArguments):
         return config, kept
 
 
-def _fingerprint(graph: RankGraph, backup: tuple[int, ...], layout: int) -> int:
+def _fingerprint(graph: RankGraph, backup: tuple[int, ...], layout: str) -> int:
     """Return a number that is equal on ranks whose graphs, backups and arrays are alike."""
     import hashlib
 

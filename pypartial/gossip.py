@@ -42,7 +42,7 @@ class Settings:
     dtype: np.dtype[Any]
     shapes: tuple[Shape, ...]
     orders: tuple[str, ...]
-    layout: int
+    layout: str
     is_list: bool
 
     @property

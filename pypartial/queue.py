@@ -32,7 +32,7 @@ class Settings:
     backups: tuple[int, ...]
     dtype: np.dtype[Any]
     count: int
-    layout: int
+    layout: str
 
     def __str__(self) -> str:
         return f"{self.topology}, {self.count} {self.dtype.name}, '{self.mode.protocol}'"

@@ -24,7 +24,7 @@ typedef struct pp_gossip_config {
     /* For each rank and one more where its neighbours begin, then the neighbours, ascending.  A rank that has none
        initiates nothing: its requests are complete with its model as it is.  Copied. */
     const int32_t *edges;
-    const char *topology_text; /* for texts; read during the call */
+    const char *topology_text; /* layout and topology, for texts; read during the call */
     int32_t  continuous;       /* averages go on by themselves, one after the other: pp_start() only adds, and pp_wait()
                                   gives the model as it is */
     uint64_t layout;           /* of the application's arrays: a number that must be the same on all ranks */

@@ -610,7 +610,7 @@ def test_pieces_that_are_not_like_the_handles_are_refused(memory: tuple[int, ...
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (GossipOptions(((1,), (0, 2), (1,))), r"graph of a test \(\w{8}\)"),
+        (GossipOptions(((1,), (0, 2), (1,))), r"of a test \(\w{8}\)"),
         (GossipOptions(((1, 2), (0,), (0,)), 2), "2 elements"),
         (GossipOptions(((1, 2), (0,), (0,)), dtype="float32"), "float32"),
         (GossipOptions(((1, 2), (0,), (0,)), raw=(("type", lib.PP_INT32),)), "floating numbers"),

@@ -183,9 +183,9 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
              .continuous = pp_gossip_of(handle)->is_continuous};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
-    snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s, shapes and order %08x, on the "
-             "graph %s (%08x)", (unsigned long long)preduce->count, pp_type_name(preduce->config.type),
-             (unsigned)key.layout, preduce->generator_text, (unsigned)preduce->table_hash);
+    snprintf(signature->text, sizeof signature->text, "gossip of %llu elements of %s, %s (%08x)",
+             (unsigned long long)preduce->count, pp_type_name(preduce->config.type), preduce->generator_text,
+             (unsigned)preduce->table_hash);
     return PP_OK;
 }
 

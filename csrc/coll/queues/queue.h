@@ -69,7 +69,7 @@ struct pp_queue {
     pp_handle_t        handle;
     const pp_queue_way_t *way;       /* NULL: not open yet */
     pp_queues_config_t config;       /* its arrays are copies that this object owns */
-    char         topology_text[120];
+    char         topology_text[160];
     size_t       count;              /* elements of all pieces */
     size_t       vector_bytes;
     pp_kernels_t kernels;
