@@ -203,10 +203,11 @@ def report_wait(
         groups["no rank is missing, but devices have yet to do their part"] = on_device
     calls = states[me].calls
     if not groups:
-        all_ranks = each_does(states, handle, calls)
+        all_ranks = each_does(states, handle, calls, rounds=True)
         return f"round {current}: no rank is missing; all ranks: {all_ranks}", False
     texts = [f"round {current} is held up"]
-    texts += [f"{why}: {each_does(group, handle, calls)}" for why, group in groups.items()]
+    for why, group in groups.items():
+        texts.append(f"{why}: {each_does(group, handle, calls, rounds=True)}")
     blamed = {state.rank for group in groups.values() for state in group}
     if any(states[rank].activity == COMPUTING and states[rank].answered for rank in blamed):
         own = "" if waits_for_all(policy, len(states)) else " (or use ctx.comm)"
@@ -315,11 +316,11 @@ def span(numbers: Sequence[int | str]) -> str:
     return f"{least}" if least == most else f"{least}-{most}"
 
 
-def each_does(states: Sequence[RankState], handle: int, calls: int) -> str:
+def each_does(states: Sequence[RankState], handle: int, calls: int, rounds: bool = False) -> str:
     """List the ranks, those that do the same together, and what they are doing."""
     groups: dict[str, list[RankState]] = {}
     for state in states:
-        groups.setdefault(does(state, handle, calls), []).append(state)
+        groups.setdefault(does(state, handle, calls, rounds), []).append(state)
     return ", ".join(
         f"{name_ranks(group)} ({_fill(text, group)})" for text, group in groups.items()
     )
@@ -333,19 +334,19 @@ def _fill(text: str, group: Sequence[RankState]) -> str:
     )
 
 
-def does(state: RankState, handle: int, calls: int) -> str:
+def does(state: RankState, handle: int, calls: int, rounds: bool) -> str:
     """Say what a rank is doing.
 
-    `handle` is the one that the report is about, and `calls` are the collective calls that this
-    rank has done. What differs between ranks is left to fill in.
+    `handle` is the one that the report is about, `rounds` whether it has rounds, and `calls` are
+    the collective calls that this rank has done. What differs between ranks is left to fill in.
     """
     if not state.answered:
         return "no answer: outside the library with progress='caller', stopped, or gone"
     if state.activity == IN_CALL:
         text = f"inside a collective call, {state.call}"
     elif state.activity == WAITING:
-        here = "this handle" if state.handle == handle else f"handle {state.handle}"
-        text = f"waiting on {here} for round {state.round}"
+        here = "this handle" + f" for round {state.round}" * rounds
+        text = f"waiting on {here if state.handle == handle else f'handle {state.handle}'}"
     else:
         text = f"computing, last call {state.last}" if state.last else "computing"
         text += " ({ago} s ago)" if state.quiet_ns else ""

@@ -498,8 +498,8 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
             raise
         if discarded:
             text = (
-                f"the end of a context's with block has discarded contributions of rank "
-                f"{self._rank} that no round had taken ({discarded}): call Flush, or Drain, in it"
+                f"the end of a context's with block has discarded Starts of rank {self._rank} "
+                f"without a result ({discarded}): call Flush in it, or Drain with deliver='each'"
             )
             _native.warn(text)
 

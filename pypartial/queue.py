@@ -55,6 +55,7 @@ class QueueRequest(Request):
     - A rank that is back goes on where its slowest out-neighbour is. If the context has another
       queue, or an allreduce with `Full`, it goes on where it was, and leaves nothing out.
     - `Flush` averages the models of all ranks. There is no `View`, `More` or `Drain`.
+    - `Free` drops a request that is outstanding, and returns 1 then.
 
     Notes
     -----

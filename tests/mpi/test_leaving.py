@@ -147,7 +147,7 @@ def test_the_end_of_a_block_frees_what_is_alive(comm, transport, kind, warnings_
             if comm.rank == 0 and kind == "rounds":  # late: it is in no round
                 requests[2].Start()
     texts = [str(one.message) for one in seen] + [record.message for record in caplog.records]
-    told = [text for text in texts if "discarded contributions of rank 0" in text and "(1)" in text]
+    told = [text for text in texts if "discarded Starts of rank 0" in text and "(1)" in text]
     assert len(told) == (comm.rank == 0 and kind == "rounds"), texts
     for request in requests:
         with pytest.raises(pp.Error, match="freed"):

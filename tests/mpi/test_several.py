@@ -224,7 +224,7 @@ def test_a_deadlock_is_reported(comm, caplog):
         mine = requests if comm.rank == 0 else requests[::-1]
         mine[0].Start()
         others = list(range(1, comm.size)) if comm.rank == 0 else [0]
-        expected = others, f"waiting on handle {mine[1].id} for round 0"
+        expected = others, f"waiting on handle {mine[1].id}"
         texts, said, limit = [], [], time.monotonic() + 30
         # When the first was asked it may have come later, or not have answered in time.
         while not any((ranks, does.split(")")[0]) == expected for ranks, does in said):

@@ -92,7 +92,7 @@ def test_a_timeout_tells_what_ranks_said_when_they_were_asked(comm, gate, caplog
         gate.barrier()
         if comm.rank == 0:
             first.Start()
-            text, said = "", f" 1 (waiting on handle {second.id} for round 0)"
+            text, said = "", f" 1 (waiting on handle {second.id})"
             with caplog.at_level(logging.WARNING, logger="pypartial"):
                 while not caplog.records or said not in text.partition("; the ranks' answers ")[2]:
                     with pytest.raises(pp.TimeoutError) as caught:
@@ -365,7 +365,7 @@ def test_a_rank_that_is_in_another_call_is_told(comm, gate, caplog, stalled, whe
         elif comm.rank != LAST:
             request.Start()
             does = {
-                "elsewhere": rf"waiting on handle {other.id} for round 0",
+                "elsewhere": rf"waiting on handle {other.id}",
                 "away": r"inside a collective call, away\(\), \d collective calls done",
             }[where]
             why = rf"2 of 3 ranks are ready; not ready: rank 2 \({does}\)"

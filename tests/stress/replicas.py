@@ -334,7 +334,7 @@ def opposite_orders(ctx: pp.Context, policy: pp.Policy) -> str:
     mine.Start()
     texts = wait_in_vain(mine)
     elsewhere = range(1, comm.size) if comm.rank == 0 else [0]
-    doing = rf"waiting on handle {other.id} for round 0\)"
+    doing = rf"waiting on handle {other.id}\)"
     check_reports(texts, mine, dict.fromkeys(elsewhere, doing))
     other.Start()  # which ends it: the request that timed out is still outstanding
     mine.Wait(timeout=HANGS_S)

@@ -645,7 +645,7 @@ WITHHOLDS = {"withholding": True, "last": "Wait of handle 2"}
                 state(4, place=3),
             ],
             pp.FirstOf(2),
-            "drawn to trigger it: rank 2 (waiting on handle 3 for round 9), rank 3 (inside a "
+            "drawn to trigger it: rank 2 (waiting on handle 3), rank 3 (inside a "
             "collective call, Flush of handle 2); waiting for the round: rank 0",
             id="draws that go on to a rank that is elsewhere; a call that others have left",
         ),
