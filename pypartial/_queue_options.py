@@ -80,7 +80,7 @@ class Mode:
             if count >= max(len(ins), 1) and ranks > 1:  # one rank waits for nobody anyway
                 raise ArgumentError(
                     f"backup={count} is not below the number of in-neighbours of rank {rank}, "
-                    f"{len(ins)}"
+                    f"{len(ins)}: lower it, or take a topology with more neighbours"
                 )
         return counts
 

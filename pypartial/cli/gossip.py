@@ -58,7 +58,7 @@ def _print_rows(options: GossipOptions, rows: Sequence[GossipRow]) -> None:
     ]
     sections = [_section(row, rows[0]) for row in rows]
     links = "".join(
-        f", {'link' if ends[1:] else 'links of'} {'-'.join(map(str, ends))} {factor:g}x"
+        f", {'link' if ends[1:] else 'links of rank'} {'-'.join(map(str, ends))}: {factor:g}x"
         for ends, factor in options.links
     )
     title = (

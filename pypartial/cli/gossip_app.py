@@ -48,7 +48,8 @@ def sim_gossip(
         list[str] | None,
         typer.Option(
             metavar="METHOD",
-            help=f"One of the methods listed below. {REPEATABLE} Default: {'; '.join(_METHODS)}.",
+            help=f"One of the methods listed below. {REPEATABLE} Default: {'; '.join(_METHODS)}, "
+            "as far as the topology allows them.",
         ),
     ] = None,
     topology: Annotated[
@@ -70,7 +71,7 @@ def sim_gossip(
         list[str] | None,
         typer.Option(
             metavar="R:Kx",
-            help=f"All links of rank R take K times longer; R-S:Kx: one link. {REPEATABLE}",
+            help=f"All links of rank R take K times as long; R-S:Kx: one link. {REPEATABLE}",
         ),
     ] = None,
     iterations: IterationsOption = 1000,
@@ -87,11 +88,18 @@ def sim_gossip(
     requests and tokens take none. Where ranks or links are disturbed, each method also runs
     undisturbed, and x is how many times longer an iteration takes.
     """
+    found = read("--topology", parse, topology)
+    try:
+        on_ranks = read("--topology", lambda _: found.on(ranks), topology)
+    except ImportError as error:
+        raise typer.BadParameter(str(error)) from None
+    default = (it for it in map(parse_method, _METHODS) if it.complaint(on_ranks) is None)
     options = GossipOptions(
-        methods=tuple(read("--method", parse_method, text) for text in method or _METHODS),
+        methods=tuple(read("--method", parse_method, text) for text in method or ())
+        or tuple(default),
         ranks=ranks,
         iterations=iterations,
-        topology=read("--topology", parse, topology),
+        topology=found,
         arrivals=arrivals.strip(),
         links=tuple(read("--link", parse_link, text) for text in link or ()),
         message_ns=read("--message-time", parse_duration, message),
@@ -101,10 +109,6 @@ def sim_gossip(
         log=log,
         json=json,
     )
-    try:
-        read("--topology", lambda _: options.topology.on(ranks), topology)
-    except ImportError as error:
-        raise typer.BadParameter(str(error)) from None
     refuse(options.complaint())
     refuse(files_complaint(json, None) or log_complaint(log, json))
     context.obj.job = options

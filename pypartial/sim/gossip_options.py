@@ -11,7 +11,7 @@ from typing import Any
 from .._names import PROTOCOL
 from .._queue_options import Mode, read_mode
 from ..errors import ArgumentError
-from ..topology import Topology, spell_cycle
+from ..topology import RankGraph, Topology, spell_cycle
 from ..units import spell_duration
 from .arrivals import LONGEST_NS, arrivals_complaint
 
@@ -54,6 +54,19 @@ class Method:
     active: bool = False
     continuous: bool = False
 
+    def complaint(self, graph: RankGraph) -> str | None:
+        """Return why the method does not run on a graph; None if it does."""
+        if self.mode is not None:
+            try:
+                self.mode.backups(graph)
+            except ArgumentError as error:
+                return str(error)
+        elif graph.directed:
+            return f"topology {graph.topology} is directed"
+        elif self.active and graph.odd_cycle is not None:
+            return f"topology {graph.topology} has the odd cycle {spell_cycle(graph.odd_cycle)}"
+        return None
+
 
 class ComputationGraph(str, Enum):
     """Whether a rank computes while its update travels (Hop, Figure 2)."""
@@ -76,7 +89,7 @@ class GossipOptions:
     arrivals : str
         In the form that `parse_arrivals` reads.
     links : tuple of pairs
-        Slow links: a rank, whose links all are, or two; and how many times longer models take.
+        Slow links: a rank, whose links all are, or two; and how many times as long models take.
     message_ns : int
         How long a model takes over a link that is not slow.
     graph : ComputationGraph
@@ -114,20 +127,11 @@ class GossipOptions:
         if self.log is not None and len(self.methods) > 1:
             return "--log: one file has what one --method does; name one only"
         for method in self.methods:
-            if method.mode is None and graph.directed:
-                return f"--method {method.text}: topology {self.topology} is directed"
-            if method.active and graph.odd_cycle is not None:
-                return (
-                    f"--method {method.text}: topology {self.topology} has the odd cycle "
-                    f"{spell_cycle(graph.odd_cycle)}"
-                )
-            if method.continuous and not self.message_ns:
-                return f"--method {method.text}: averages take no time; give --message-time, too"
-            try:
-                if method.mode is not None:
-                    method.mode.backups(graph)
-            except ArgumentError as error:
-                return f"--method {method.text}: {error}"
+            complaint = method.complaint(graph)
+            if complaint is None and method.continuous and not self.message_ns:
+                complaint = "averages take no time; give --message-time, too"
+            if complaint is not None:
+                return f"--method {method.text}: {complaint}"
         return arrivals_complaint(*arrivals, steps_option="--iterations")
 
 

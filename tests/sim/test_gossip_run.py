@@ -247,6 +247,17 @@ def test_the_command(tmp_path: Path) -> None:
     assert int(log[-1][2]) == 20
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"), [("--ranks 2", 1), ("--topology exponential:directed", 3), ("", None)]
+)
+def test_by_default_methods_that_the_topology_allows(words: str, missing: int | None) -> None:
+    job = app.parse(["sim", "gossip", *words.split()], 1)
+    assert isinstance(job, GossipOptions)
+    default = ["d-psgd", "hop:max_ig=8,backup=1", "hop:max_ig=8,staleness=5", "ad-psgd"]
+    texts = [method.text for method in job.methods]
+    assert texts == [text for at, text in enumerate(default) if at != missing]
+
+
 def test_the_same_seed_gives_the_same_log() -> None:
     def log(seed: int) -> list[list[str]]:
         return logged("hop:backup=1", iterations=20, seed=seed)
