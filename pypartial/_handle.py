@@ -14,6 +14,8 @@ from .errors import ArgumentError, Error, TimeoutError
 from .status import Status
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ._core import CData
     from .context import Context
 
@@ -91,6 +93,7 @@ class Request:
         "_pp_wait_slice",
         "_result",
         "_result_bytes",
+        "_settings",
     )
 
     _pp_start: Callable[[Any], int]
@@ -98,12 +101,15 @@ class Request:
     _pp_wait_slice: Callable[[Any], int]
     _pp_test: Callable[[Any, Any], int]
 
-    def __init__(self, context: Context, native: Native, handle: CData, owners: list[Any]) -> None:
+    def __init__(
+        self, context: Context, native: Native, handle: CData, owners: list[Any], settings: Any
+    ) -> None:
         """Wrap a handle of the C core; the ``*_init`` methods of a context do this."""
         self._context = context
         self._native = native
         self._handle = handle
         self._owners = owners  # keep the user's buffers alive
+        self._settings = settings  # what it was made with; it says so in words
         self._gone: str | None = None  # why the handle cannot be used any more
         self._lib = lib = native.lib
         self._id: int = lib.pp_handle_id(handle)
@@ -479,12 +485,19 @@ class Request:
         """The handle's number, the same on every rank; errors and warnings name it."""
         return self._id
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the buffers."""
+        dtype: np.dtype[Any] = self._settings.dtype
+        return dtype
+
+    @property
+    def count(self) -> int:
+        """Number of elements of all (receive) buffers together."""
+        return int(self._settings.count)
+
     def _name(self) -> str:
         return f"handle {self._id}"
-
-    def _describe(self) -> str:
-        """Return in words what the request was made with."""
-        return ""
 
     def __reduce__(self) -> NoReturn:
         # Copy, deepcopy and pickle all call this.
@@ -495,7 +508,7 @@ class Request:
 
     def __repr__(self) -> str:
         state = f", {self._gone}" if self._gone else ""
-        return f"<pypartial.{type(self).__name__} {self._id}: {self._describe()}{state}>"
+        return f"<pypartial.{type(self).__name__} {self._id}: {self._settings}{state}>"
 
     # ---- ends and waits -------------------------------------------------------------------------
 
@@ -527,7 +540,7 @@ class Request:
             lambda: Question(native, context._ctx, context.size, self._id),
             lambda: obstacles(native, self._lib.pp_handle_obstacles, self._handle),
             self._report_wait,
-            f"Wait on {self._name()} ({self._describe()})",
+            f"Wait on {self._name()} ({self._settings})",
         )
 
     def _report_wait(self, states: list[RankState]) -> tuple[str, bool]:

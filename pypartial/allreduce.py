@@ -56,14 +56,15 @@ class AllreduceRequest(Request):
       remaining rounds up to the flush.
     """
 
-    __slots__ = ("_receives", "_settings")
+    __slots__ = ("_receives",)
+
+    _settings: Settings
 
     def __init__(
         self, context: Context, native: Native, handle: CData, settings: Settings, vector: Vector
     ) -> None:
         """Wrap a handle of the C core; `Context.Allreduce_init` does this."""
-        super().__init__(context, native, handle, vector.owners)
-        self._settings = settings
+        super().__init__(context, native, handle, vector.owners, settings)
         self._receives = [(piece.recv, piece.count) for piece in vector.pieces]
 
     def View(
@@ -267,16 +268,6 @@ class AllreduceRequest(Request):
         return self._settings.average
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type of the buffers."""
-        return self._settings.dtype
-
-    @property
-    def count(self) -> int:
-        """Number of elements of all receive buffers together."""
-        return self._settings.count
-
-    @property
     def algorithm(self) -> str:
         """The algorithm in use, never ``"auto"``; ``"shared_memory"`` if rounds need none."""
         self._live()
@@ -333,9 +324,6 @@ class AllreduceRequest(Request):
                 self._native.check(status)
                 return int(round_[0]), [int(fired[i]) for i in range(count[0])]
             capacity = int(count[0])
-
-    def _describe(self) -> str:
-        return str(self._settings)
 
     def _report_wait(self, states: list[RankState]) -> tuple[str, bool]:
         return report_wait(self._id, states, self._context.rank, self.policy)

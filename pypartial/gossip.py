@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arguments import seconds
+from ._average import AverageRequest
 from ._buffer import Memory, shape_of, split, understand
-from ._handle import Request, _check_status
+from ._handle import _check_status
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError
 from .queue import QueueRequest
@@ -72,7 +73,7 @@ class Settings:
         return memories
 
 
-class GossipRequest(Request):
+class GossipRequest(AverageRequest):
     """A persistent average with one neighbour: started, waited for, and started again.
 
     `Context.Gossip_init` makes it and describes its options; applications do not call the
@@ -117,14 +118,15 @@ class GossipRequest(Request):
     0
     """
 
-    __slots__ = ("_adding", "_described", "_settings")
+    __slots__ = ("_adding", "_described")
+
+    _settings: Settings
 
     def __init__(
         self, context: Context, native: Native, handle: CData, arguments: Arguments
     ) -> None:
         """Wrap a handle of the C core; `Context.Gossip_init` does this."""
-        super().__init__(context, native, handle, arguments.vector.owners)
-        self._settings = arguments.settings
+        super().__init__(context, native, handle, arguments.vector.owners, arguments.settings)
         self._described = native.ffi.new("pp_gossip_result_t *")
         self._adding: tuple[Any, CData, int] | None = None  # the last array that was added
 
@@ -367,19 +369,6 @@ class GossipRequest(Request):
         """Which ranks are neighbours."""
         return self._settings.topology
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type of the buffers."""
-        return self._settings.dtype
-
-    @property
-    def count(self) -> int:
-        """Number of elements of all buffers together."""
-        return self._settings.count
-
-    def _describe(self) -> str:
-        return str(self._settings)
-
 
 class SyncGossipRequest(QueueRequest):
     """A persistent average with all neighbours, by the weights of a graph (D-PSGD).
@@ -405,7 +394,9 @@ class SyncGossipRequest(QueueRequest):
     ...     request.Start(add=change)
     """
 
-    __slots__ = ("_like", "_pieces")
+    __slots__ = ("_pieces",)
+
+    _settings: Settings
 
     def __init__(
         self,
@@ -417,17 +408,13 @@ class SyncGossipRequest(QueueRequest):
     ) -> None:
         """Wrap a handle of the C core; `Context.Gossip_init` does this."""
         vector = arguments.vector
-        super().__init__(context, native, handle, vector, arguments.settings)
-        self._like = like
+        super().__init__(context, native, handle, vector, like)
         self._pieces = [self._array(piece.recv, piece.count) for piece in vector.pieces]
 
     def _array(self, address: int, count: int) -> np.ndarray[Any, Any]:
-        ffi, dtype = self._native.ffi, self._like.dtype
+        ffi, dtype = self._native.ffi, self._settings.dtype
         memory: Any = ffi.buffer(ffi.cast("char *", address), count * dtype.itemsize)
         return np.frombuffer(memory, dtype)
-
-    def _describe(self) -> str:
-        return str(self._like)
 
     def Start(self, add: Any = None) -> None:
         """Add to the model in `buf`, and send it to the neighbours.
@@ -451,7 +438,7 @@ class SyncGossipRequest(QueueRequest):
         if add is None or self._is_outstanding():
             super().Start()
             return
-        added = self._like.read_like("add", add, writable=False)
+        added = self._settings.read_like("add", add, writable=False)
         before = [piece.copy() for piece in self._pieces]
         for piece, memory in zip(self._pieces, added, strict=True):
             piece += self._array(memory.address, memory.count)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._arguments import in_range, seconds
+from ._average import AverageRequest
 from ._group_comm import CommGroups
 from ._group_elements import HostBuffers, HostElements
-from ._handle import Request, _check_status
+from ._handle import _check_status
 from ._names import BACKEND
 from ._native import SLICE_US, Native
 from .errors import ArgumentError, Error
@@ -57,7 +58,7 @@ class Settings:
         return f"{self.groups!r}, {self.count} {self.dtype.name}, '{self.weights}'"
 
 
-class PreduceRequest(Request):
+class PreduceRequest(AverageRequest):
     """A persistent partial all-reduce in groups: started, waited for, and started again.
 
     `Context.Preduce_init` makes it and describes its options; applications do not call the
@@ -105,14 +106,15 @@ class PreduceRequest(Request):
     0
     """
 
-    __slots__ = ("_by_comm", "_described", "_is_given", "_settings")
+    __slots__ = ("_by_comm", "_described", "_is_given")
+
+    _settings: Settings
 
     def __init__(
         self, context: Context, native: Native, handle: CData, arguments: Arguments
     ) -> None:
         """Wrap a handle of the C core; `Context.Preduce_init` does this."""
-        super().__init__(context, native, handle, arguments.vector.owners)
-        self._settings = arguments.settings
+        super().__init__(context, native, handle, arguments.vector.owners, arguments.settings)
         self._is_given = isinstance(self._settings.groups, Given)
         self._described = native.ffi.new("pp_group_result_t *")
         self._by_comm: CommGroups | None = None
@@ -423,20 +425,6 @@ class PreduceRequest(Request):
             self._by_comm = None
         return discarded
 
-    # ---- what groups do not have ----------------------------------------------------------------
-
-    def View(self, *_: object, **__: object) -> NoReturn:
-        """Raise `Error`: the average is in the buffers after `Wait`."""
-        raise Error(f"{self._name()}: P-Reduce has no View; call Wait, and read the buffers")
-
-    def More(self, *_: object, **__: object) -> NoReturn:
-        """Raise `Error`: each Start has one result."""
-        raise Error(f"{self._name()}: P-Reduce has no More: each Start has one group; call Wait")
-
-    def Drain(self, *_: object, **__: object) -> NoReturn:
-        """Raise `Error`: `Flush` averages over all ranks."""
-        raise Error(f"{self._name()}: P-Reduce has no Drain; call Flush to average over all ranks")
-
     # ---- what it is -----------------------------------------------------------------------------
 
     @property
@@ -464,16 +452,3 @@ class PreduceRequest(Request):
     def missing(self) -> str:
         """What the share of a missing version goes to: ``"closest"`` or ``"initial"``."""
         return self._settings.missing
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type of the buffers."""
-        return self._settings.dtype
-
-    @property
-    def count(self) -> int:
-        """Number of elements of all buffers together."""
-        return self._settings.count
-
-    def _describe(self) -> str:
-        return str(self._settings)

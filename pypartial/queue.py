@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._arguments import INT64_MAX, in_range, seconds
-from ._handle import Request, _check_status
+from ._average import AverageRequest
+from ._handle import _check_status
 from ._native import SLICE_US, Native
-from .errors import Error
 from .status import QueueResult, Status
 from .topology import Topology
 
@@ -38,7 +38,7 @@ class Settings:
         return f"{self.topology}, {self.count} {self.dtype.name}, '{self.mode.protocol}'"
 
 
-class QueueRequest(Request):
+class QueueRequest(AverageRequest):
     """A persistent average with the neighbours in a graph: started, waited for, started again.
 
     `Context.Queue_init` makes it and describes its options; applications do not call the
@@ -80,14 +80,13 @@ class QueueRequest(Request):
     >>> request.Flush()  # the average over all ranks  # doctest: +SKIP
     """
 
-    __slots__ = ("_described", "_settings")
+    __slots__ = ("_described",)
 
     def __init__(
-        self, context: Context, native: Native, handle: CData, vector: Vector, settings: Settings
+        self, context: Context, native: Native, handle: CData, vector: Vector, settings: Any
     ) -> None:
         """Wrap a handle of the C core; `Context.Queue_init` does this."""
-        super().__init__(context, native, handle, vector.owners)
-        self._settings = settings
+        super().__init__(context, native, handle, vector.owners, settings)
         self._described = native.ffi.new("pp_queues_result_t *")
 
     # ---- the data path --------------------------------------------------------------------------
@@ -191,36 +190,10 @@ class QueueRequest(Request):
         self._native.check(self._lib.pp_queue_size(self._handle, of, rank, size))
         return int(size[0])
 
-    # ---- what queues do not have ----------------------------------------------------------------
-
-    def View(self, *_: object, **__: object) -> NoReturn:
-        """Raise `Error`: the average is in the buffers after `Wait`."""
-        raise Error(f"{self._name()}: queues have no View; call Wait, and read the buffers")
-
-    def More(self, *_: object, **__: object) -> NoReturn:
-        """Raise `Error`: each Start has one result."""
-        raise Error(f"{self._name()}: queues have no More: each Start has one average; call Wait")
-
-    def Drain(self, *_: object, **__: object) -> NoReturn:
-        """Raise `Error`: `Flush` averages over all ranks."""
-        raise Error(f"{self._name()}: queues have no Drain; call Flush to average over all ranks")
-
     # ---- what it is -----------------------------------------------------------------------------
 
     @property
     def topology(self) -> Topology:
         """Which ranks are neighbours."""
-        return self._settings.topology
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type of the buffers."""
-        return self._settings.dtype
-
-    @property
-    def count(self) -> int:
-        """Number of elements of all buffers together."""
-        return self._settings.count
-
-    def _describe(self) -> str:
-        return str(self._settings)
+        topology: Topology = self._settings.topology
+        return topology

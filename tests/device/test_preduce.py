@@ -771,7 +771,7 @@ def test_wrong_starts(comm, ctx, array):
         request.Start(group=[comm.rank])
     request.Wait()
     for call in (request.View, request.More, request.Drain):
-        with pytest.raises(pp.Error, match="P-Reduce has no"):
+        with pytest.raises(pp.Error, match="averages have no"):
             call()
     request.Free()
 

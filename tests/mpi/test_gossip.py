@@ -435,3 +435,13 @@ def test_averages_go_on_without_a_start(comm, progress, count):
         request.Flush()
         np.testing.assert_allclose(buf, mean, rtol=1e-12)
         request.Free()
+
+
+@pytest.mark.parametrize("kind", ["Gossip", "Queue"])
+def test_averages_have_no_view_and_no_more(ctx, kind):
+    request = getattr(ctx, f"{kind}_init")(np.zeros(3), "complete")
+    assert (request.count, request.dtype) == (3, np.float64)
+    for name in ("View", "More", "Drain"):
+        with pytest.raises(pp.Error, match=f"averages have no {name}"):
+            getattr(request, name)()
+    request.Free()

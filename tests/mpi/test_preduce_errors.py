@@ -242,7 +242,7 @@ def test_groups_that_are_wrong(comm, ctx, group, pattern):
 def test_what_groups_do_not_have(ctx):
     request = ctx.Preduce_init(np.zeros(2), whole())
     for name, instead in (("View", "Wait"), ("More", "Wait"), ("Drain", "Flush")):
-        with pytest.raises(pp.Error, match=f"has no {name}.*call {instead}"):
+        with pytest.raises(pp.Error, match=f"have no {name}.*call {instead}"):
             getattr(request, name)()
     with pytest.raises(AttributeError, match=r"no one-shot Preduce.*ctx\.Preduce_init"):
         ctx.Preduce(np.zeros(2))

@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 class BarrierRequest(Request):
     """A partial barrier: the n-th Wait returns when k ranks have started n times."""
 
-    __slots__ = ("_k",)
+    __slots__ = ()
 
     def __init__(self, context: Context, native: Native, handle: CData, k: int) -> None:
         """Wrap a handle of the C core; `Context.Barrier_init` does this."""
-        super().__init__(context, native, handle, [])
-        self._k = k
-
-    def _describe(self) -> str:
-        return f"of {self._k} ranks"
+        super().__init__(context, native, handle, [], f"of {k} ranks")
 
 
 @dataclass(frozen=True)
