@@ -18,17 +18,15 @@ The last line is "N passed, N failed".
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
-from checks import HANGS_S, Checks, run
-from mpi4py import MPI
+from averages import STEPS, Life, parse, run_all
+from checks import HANGS_S
 
 import pypartial as pp
 
@@ -37,23 +35,6 @@ MODES: dict[str, dict[str, Any]] = {
     "active": {"initiators": "active"},
     "continuous": {"continuous": True},
 }
-COUNTS = (2, 25_000)  # elements
-STEPS = 100  # of a part
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--averages", type=int, help="of each mode and rank (10000)")
-    parser.add_argument("--short", action="store_true", help="100 averages")
-    parser.add_argument("--mode", action="append", choices=tuple(MODES))
-    parser.add_argument("--delay-us", type=float, default=1000, help="longest delay")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=3600, help="seconds until it counts as hung")
-    options = parser.parse_args()
-    options.averages = options.averages or (STEPS if options.short else 10_000)
-    return options
 
 
 def is_whole(model: np.ndarray) -> bool:
@@ -61,20 +42,14 @@ def is_whole(model: np.ndarray) -> bool:
     return bool(np.ptp(model) < 1e-12)
 
 
-class Rank:
+class Rank(Life):
     """One rank's life with a handle."""
 
     def __init__(self, ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) -> None:
+        super().__init__(ctx, mode, count, options)
         graph = pp.topology.star() if mode == "active" else pp.topology.complete()
-        self.ctx, self.longest_s = ctx, options.delay_us * 1e-6
-        self.own = random.Random(f"{options.seed} {mode} {count} {ctx.rank}")
-        self.common = random.Random(f"{options.seed} {mode} {count}")
         self.buf, self.out, self.added = np.zeros(count), np.zeros(count), 0.0
         self.request = ctx.Gossip_init(self.buf, graph, **MODES[mode])
-
-    def work(self) -> None:
-        if self.own.random() > 0.7:
-            time.sleep(self.own.uniform(0, self.longest_s))
 
     def add(self) -> float:
         """Draw what is added."""
@@ -92,21 +67,11 @@ class Rank:
                 assert is_whole(model), "a torn model"
                 model += self.add()
 
-    def leave(self, how: str) -> None:
-        """Make a call in which this rank has left; the others make theirs at other times."""
-        if how == "away":
-            with self.ctx.away():
-                time.sleep(self.own.uniform(0, 5 * self.longest_s))
-        else:
-            self.ctx.Allreduce_init(np.zeros(1), np.zeros(1)).Free()
-
     def part(self) -> None:
         """Make some averages, and flush."""
-        leaves = [self.common.choice(("away", "init")) for _ in range(self.common.randint(0, 6))]
-        at = dict(zip(sorted(self.own.sample(range(STEPS), len(leaves))), leaves, strict=True))
+        leaves = self.leaves(STEPS)
         for step in range(STEPS):
-            if step in at:
-                self.leave(at[step])
+            self.leave(leaves.get(step))
             self.work()
             self.request.Start(add=np.full(self.buf.size, self.add()))
             self.work()
@@ -117,30 +82,18 @@ class Rank:
         self.request.Flush(timeout=HANGS_S)
 
 
-def live(ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) -> None:
+def live(ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) -> str:
     """Run one case."""
     rank = Rank(ctx, mode, count, options)
-    averages = options.averages if count == COUNTS[0] else options.averages // 10
-    for _ in range(max(1, averages // STEPS)):
+    for _ in range(rank.parts):
         rank.part()
         added = ctx.comm.allgather((rank.added, rank.buf.tobytes()))
         assert len({bits for _, bits in added}) == 1, "a Flush gave different models"
         mean = sum(amount for amount, _ in added) / ctx.size
         assert abs(rank.buf - mean).max() < 1e-9, f"the mean is {mean}, and the model {rank.buf}"
     rank.request.Free(HANGS_S)
-
-
-def main() -> None:
-    comm, options = MPI.COMM_WORLD, parse()
-    checks = Checks(comm)
-    with pp.Context(comm, seed=options.seed) as ctx:
-        for mode in options.mode or MODES:
-            for count in COUNTS:
-                began = time.monotonic()
-                live(ctx, mode, count, options)
-                checks.note(True, f"{mode}, {8 * count} bytes: {time.monotonic() - began:.1f} s")
-    checks.end()
+    return ""
 
 
 if __name__ == "__main__":
-    run(main, parse().limit)
+    run_all(parse(__doc__, "averages", MODES), live)

@@ -19,17 +19,15 @@ The last line is "N passed, N failed".
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
-from checks import HANGS_S, Checks, run
-from mpi4py import MPI
+from averages import STEPS, Life, parse, run_all
+from checks import HANGS_S
 from support.queue_replay import Request, ways
 
 import pypartial as pp
@@ -45,70 +43,37 @@ MODES: dict[str, dict[str, Any]] = {
     "notify-ack": {"protocol": "notify-ack"},
     "none": {"protocol": "none"},
 }
-COUNTS = (2, 25_000)  # elements
-STEPS = 100  # of a part
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--iterations", type=int, help="of each mode and rank (10000)")
-    parser.add_argument("--short", action="store_true", help="100 iterations")
-    parser.add_argument("--mode", action="append", choices=tuple(MODES))
-    parser.add_argument("--delay-us", type=float, default=1000, help="longest delay")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=3600, help="seconds until it counts as hung")
-    options = parser.parse_args()
-    options.iterations = options.iterations or (STEPS if options.short else 10_000)
-    return options
-
-
-class Rank:
+class Rank(Life):
     """One rank's life with a handle."""
 
     def __init__(self, ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) -> None:
+        super().__init__(ctx, mode, count, options)
         graph = pp.topology.ring() if ctx.size > 2 else pp.topology.complete()
         given = dict(MODES[mode])
         self.ins = graph.on(ctx.size).in_neighbours
         if len(self.ins[0]) < 2 and given.pop("backup", 0) and "staleness" not in given:
             given = {}
-        self.ctx, self.bound, self.longest_s = ctx, given.get("staleness"), options.delay_us * 1e-6
-        self.own = random.Random(f"{options.seed} {mode} {count} {ctx.rank}")
-        self.common = random.Random(f"{options.seed} {mode} {count}")
+        self.bound = given.get("staleness")
         self.values = np.random.default_rng((options.seed, count, ctx.rank))
         self.model = np.zeros(count)
         self.request = ctx.Queue_init(self.model, graph, **given)
         self.iteration, self.skipped, self.status = 0, 0, pp.Status()
 
-    def work(self) -> None:
-        if self.own.random() > 0.7:
-            time.sleep(self.own.uniform(0, self.longest_s))
-
-    def leave(self, how: str) -> None:
-        """Make a call in which this rank has left; the others make theirs at other times."""
-        if how == "away":
-            with self.ctx.away():
-                time.sleep(self.own.uniform(0, 5 * self.longest_s))
-        else:
-            self.ctx.Allreduce_init(np.zeros(1), np.zeros(1)).Free()
-
     def part(self) -> list[Request]:
         """Make some iterations, and flush."""
-        leaves = [self.common.choice(("away", "init")) for _ in range(self.common.randint(0, 6))]
-        at = dict(zip(sorted(self.own.sample(range(2 * STEPS), len(leaves))), leaves, strict=True))
+        leaves = self.leaves(2 * STEPS)
         log = []
         for step in range(STEPS):
-            if 2 * step in at:
-                self.leave(at[2 * step])
+            self.leave(leaves.get(2 * step))
             self.work()
             size = 1 if self.bound is not None else self.model.size
             self.model *= 0.75
             self.model += self.values.standard_normal(size)
             self.request.Start()
             asked = Request(self.model.copy(), self.iteration)
-            if 2 * step + 1 in at:
-                self.leave(at[2 * step + 1])
+            self.leave(leaves.get(2 * step + 1))
             self.work()
             self.request.Wait(self.status, HANGS_S)
             asked.result, asked.data = self.status._data, self.model.tobytes()
@@ -132,11 +97,10 @@ class Rank:
                     assert model.min() == model.max(), f"torn: {where}"
 
 
-def live(ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) -> int:
-    """Run one case; return how many iterations were skipped."""
+def live(ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) -> str:
+    """Run one case; say how many iterations were skipped."""
     rank = Rank(ctx, mode, count, options)
-    iterations = options.iterations if count == COUNTS[0] else options.iterations // 10
-    for _ in range(max(1, iterations // STEPS)):
+    for _ in range(rank.parts):
         logs = ctx.comm.gather(rank.part())
         flushed = ctx.comm.gather(rank.model.tobytes())
         if logs is not None and flushed is not None:
@@ -144,21 +108,8 @@ def live(ctx: pp.Context, mode: str, count: int, options: argparse.Namespace) ->
             assert len(set(flushed)) == 1, "a Flush gave different models"
         ctx.comm.Barrier()
     rank.request.Free(HANGS_S)
-    return int(ctx.comm.allreduce(rank.skipped))
-
-
-def main() -> None:
-    comm, options = MPI.COMM_WORLD, parse()
-    checks = Checks(comm)
-    with pp.Context(comm, seed=options.seed) as ctx:
-        for mode in options.mode or MODES:
-            for count in COUNTS:
-                began = time.monotonic()
-                skipped = live(ctx, mode, count, options)
-                seconds = time.monotonic() - began
-                checks.note(True, f"{mode}, {8 * count} bytes: {skipped} skipped, {seconds:.1f} s")
-    checks.end()
+    return f"{ctx.comm.allreduce(rank.skipped)} skipped, "
 
 
 if __name__ == "__main__":
-    run(main, parse().limit)
+    run_all(parse(__doc__, "iterations", MODES), live)
