@@ -21,26 +21,19 @@ static size_t region_bytes(const pp_setting_t *setting, pp_region_t region)
     return region.count * setting->kernels->element_bytes;
 }
 
-static pp_buffer_t **holder(pp_instance_t *instance, uint32_t buffer)
+void *pp_instance_accumulator(pp_instance_t *instance)
 {
-    return buffer == PP_ACCUMULATOR ? &instance->accumulator : &instance->buffers[buffer - 1];
-}
-
-void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer)
-{
-    const pp_template_t *template = instance->template;
-    pp_pool_t           *pool = buffer == PP_ACCUMULATOR ? template->vectors : template->buffers[buffer - 1];
-    pp_buffer_t        **held = holder(instance, buffer);
-    pp_status_t status = *held ? PP_OK : pp_pool_get(pool, held);
+    pp_buffer_t **held = &instance->accumulator;
+    pp_status_t   status = *held ? PP_OK : pp_pool_get(instance->template->vectors, held);
     if (status < 0)
         pp_engine_fail(instance->setting->engine, status, "%s", pp_error_text());
     return *held ? (*held)->data : NULL;
 }
 
-/* Elements of a register's buffer; the buffer is made if no rank had data for it so far. */
-static char *elements_at(pp_instance_t *instance, uint32_t reg, size_t offset)
+/* Elements of the accumulator, which is made if no rank had data for it so far. */
+static char *elements_at(pp_instance_t *instance, size_t offset)
 {
-    char *data = pp_instance_buffer(instance, pp_graph_buffer_of(instance->template->graph, reg));
+    char *data = pp_instance_accumulator(instance);
     return data ? data + offset * instance->setting->kernels->element_bytes : NULL;
 }
 
@@ -78,15 +71,10 @@ static bool is_external(const pp_graph_t *graph, uint32_t vertex)
     return vertex == graph->start || vertex == graph->join;
 }
 
-static void put_buffers(pp_instance_t *instance)
+static void put_scratch(pp_instance_t *instance)
 {
-    const pp_template_t *template = instance->template;
-    pp_pool_put(template->scratches, instance->scratch);
+    pp_pool_put(instance->template->scratches, instance->scratch);
     instance->scratch = NULL;
-    for (uint32_t b = 0; b < template->graph->buffer_count; b++) {
-        pp_pool_put(template->buffers[b], instance->buffers[b]);
-        instance->buffers[b] = NULL;
-    }
 }
 
 static void retire(pp_instance_t *instance)
@@ -94,7 +82,7 @@ static void retire(pp_instance_t *instance)
     const pp_setting_t *setting = instance->setting;
     if (setting->retired)
         setting->retired(instance);
-    put_buffers(instance);
+    put_scratch(instance);
     setting->host->retired(setting->owner, instance);
 }
 
@@ -219,7 +207,7 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     size_t head_bytes = write_head(instance, v, &head);
     pp_prefix_t *prefix = (pp_prefix_t *)head.bytes;
     size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(setting, v->region) : 0;
-    void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset)) : NULL;
+    void *elements = bytes ? reach(setting, elements_at(instance, v->region.offset)) : NULL;
     bool bulk = bytes > PP_INLINE_BYTES || (bytes > 0 && out_of_reach(setting));
     if (bytes && !elements)
         return;
@@ -301,7 +289,7 @@ static void land(pp_instance_t *instance, uint32_t vertex)
         finish_recv(instance, vertex);
         return;
     }
-    void *target = direct ? elements_at(instance, v->reg, v->region.offset)
+    void *target = direct ? elements_at(instance, v->region.offset)
                  : in.elements ? NULL : scratch(instance, v->lane);
     if (setting->engine->error)
         return;
@@ -338,7 +326,7 @@ static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *i
     const pp_kernels_t *kernels = setting->kernels;
     const pp_memory_t  *memory = kernels->memory;
     const size_t        count = v->region.count;
-    char               *ours = elements_at(instance, v->reg, v->region.offset);
+    char               *ours = elements_at(instance, v->region.offset);
     if (!ours)
         return;
     if (v->weight && null)
@@ -358,7 +346,7 @@ static void combine_again(pp_instance_t *instance, const pp_vertex_t *v, const v
 {
     const pp_kernels_t *kernels = instance->setting->kernels;
     if (!null)
-        kernels->memory->keep_left(kernels, elements_at(instance, v->reg, v->region.offset), in, v->region.count);
+        kernels->memory->keep_left(kernels, elements_at(instance, v->region.offset), in, v->region.count);
 }
 
 static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
@@ -393,7 +381,7 @@ static void forget_ranks(const pp_setting_t *setting, pp_register_t *reg)
     memset(reg->left, 0, setting->mask_words * sizeof(uint64_t));
 }
 
-/* A REDUCE or COPY that reads another register. */
+/* A COPY that reads a register. */
 static void fire_local(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t  *setting = instance->setting;
@@ -401,16 +389,14 @@ static void fire_local(pp_instance_t *instance, uint32_t vertex)
     const pp_register_t *from = &instance->registers[v->source];
     pp_register_t       *into = &instance->registers[v->reg];
     const pp_incoming_t  in = {.tally = &from->tally, .contributors = from->contributors, .left = from->left};
-    const bool           replaces = v->kind == PP_COPY;
     if (!from->null && v->region.count > 0) {
-        combine(instance, v, elements_at(instance, v->source, v->source_offset), replaces || into->null);
+        combine(instance, v, elements_at(instance, v->source_offset), true);
         if (setting->engine->error)
             return;
     }
     if (from != into) {
-        into->null = from->null && (replaces || into->null);
-        if (replaces)
-            forget_ranks(setting, into);
+        into->null = from->null;
+        forget_ranks(setting, into);
         pp_tally_merge(&into->tally, in.tally);
         merge_masks(setting, into, &in);
     }
@@ -441,8 +427,6 @@ static void fire_take(pp_instance_t *instance, uint32_t vertex)
     setting->host->take(setting->owner, instance, &share);
     for (uint32_t r = 0; r < instance->template->graph->reg_count; r++) {
         pp_register_t *reg = &instance->registers[r];
-        if (pp_graph_buffer_of(instance->template->graph, r) != PP_ACCUMULATOR)
-            continue;
         reg->tally = share.tally;
         reg->null = share.null;
         set_masks(setting, reg, &share);
@@ -473,7 +457,7 @@ static void fire(void *owner, uint32_t vertex)
     switch (v->kind) {
     case PP_NOP:    fire_nop(instance, vertex); break;
     case PP_SEND:   fire_send(instance, vertex); break;
-    case PP_REDUCE: (v->local ? fire_local : fire_reduce)(instance, vertex); break;
+    case PP_REDUCE: fire_reduce(instance, vertex); break;
     case PP_COPY:   (v->local ? fire_local : fire_take)(instance, vertex); break;
     case PP_RECV:
         if (state->message)
@@ -564,8 +548,7 @@ pp_status_t pp_instance_make(const pp_setting_t *setting, const pp_template_t *t
     instance->states = calloc(graph->vertex_count, sizeof *instance->states);
     instance->registers = calloc(graph->reg_count, sizeof *instance->registers);
     instance->masks = calloc(words * graph->reg_count + 1, sizeof *instance->masks);
-    instance->buffers = graph->buffer_count ? calloc(graph->buffer_count, sizeof *instance->buffers) : NULL;
-    if (!instance->states || !instance->registers || !instance->masks || (graph->buffer_count && !instance->buffers))
+    if (!instance->states || !instance->registers || !instance->masks)
         return pp_fail(PP_ERR_MEMORY, "no memory for a round of %u operations", graph->vertex_count);
     for (uint32_t r = 0; r < graph->reg_count; r++) {
         instance->registers[r].left = instance->masks + r * words;
@@ -583,10 +566,6 @@ void pp_instance_reset(pp_instance_t *instance, const pp_map_t *map, uint64_t ke
     instance->unfinished = graph->vertex_count - (graph->start != PP_NO_VERTEX) - (graph->join != PP_NO_VERTEX);
     memset(instance->masks, 0, 2 * instance->setting->mask_words * graph->reg_count * sizeof(uint64_t));
     memset(instance->states, 0, graph->vertex_count * sizeof *instance->states);
-    for (uint32_t r = 0; r < graph->bound_count; r++) {
-        instance->registers[r].tally = (pp_tally_t){.initiator = PP_NO_INITIATOR};
-        instance->registers[r].null = true;
-    }
     for (uint32_t v = 0; v < graph->vertex_count; v++)
         if (graph->vertices[v].in_count == 0 && graph->vertices[v].kind != PP_NOP)
             enqueue(instance, v);
@@ -601,9 +580,8 @@ void pp_instance_release(pp_instance_t *instance)
         free(instance->states[v].message);
     if (!in_transfer) {
         pp_pool_put(instance->template->vectors, instance->accumulator);
-        put_buffers(instance);
+        put_scratch(instance);
     }
-    free(instance->buffers);
     free(instance->states);
     free(instance->registers);
     free(instance->masks);

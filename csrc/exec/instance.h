@@ -84,7 +84,6 @@ struct pp_instance {
     void              *context;     /* the host's */
     pp_buffer_t       *accumulator; /* NULL while no rank merged so far had data */
     pp_buffer_t       *scratch;
-    pp_buffer_t      **buffers;     /* named buffers; each is NULL until the first write */
     const double      *weights;     /* by number: graph->weight_count of them.  In a series the host sets the pointer
                                        before an operation needs it */
 };
@@ -105,9 +104,9 @@ static inline bool pp_instance_fired(const pp_instance_t *instance, uint32_t ver
 }
 /* Takes an operation's message.  If the instance has no receive for it, the engine fails. */
 void pp_instance_message(pp_instance_t *instance, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
-/* The address of a buffer, which is allocated if it was not.  NULL: no memory, and this error is latched.  For the
-   host; no register changes. */
-void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer);
+/* The address of the accumulator, which is allocated if it was not.  NULL: no memory, and this error is latched.  For
+   the host; no register changes. */
+void *pp_instance_accumulator(pp_instance_t *instance);
 /* Adds a line for each operation that waits for a message, with the rank that is to send it. */
 void pp_instance_explain(const pp_instance_t *instance, pp_text_t *text);
 /* Lists the ranks from which data is to come next, each once. */

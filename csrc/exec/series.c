@@ -129,23 +129,6 @@ void pp_series_explain(const pp_instance_t *instance, const char *what, pp_text_
 
 /* ---- opening and closing --------------------------------------------------------------------------- */
 
-static pp_status_t open_named(pp_series_t *series)
-{
-    const uint32_t count = series->graph->buffer_count;
-    if (count == 0)
-        return PP_OK;
-    series->named = calloc(count, sizeof *series->named);
-    series->template.buffers = malloc(count * sizeof(pp_pool_t *));
-    if (!series->named || !series->template.buffers)
-        return pp_fail(PP_ERR_MEMORY, "no memory for the buffers of a schedule");
-    for (uint32_t b = 0; b < count; b++) {
-        pp_engine_pool(series->engine, series->graph->buffers[b].count * series->kernels.element_bytes,
-                       series->kernels.memory, &series->named[b]);
-        series->template.buffers[b] = &series->named[b];
-    }
-    return PP_OK;
-}
-
 static pp_status_t series_alloc(pp_series_t *series)
 {
     const pp_graph_t *graph = series->graph;
@@ -153,7 +136,6 @@ static pp_status_t series_alloc(pp_series_t *series)
     series->instances = calloc((size_t)series->window, sizeof *series->instances);
     if (!series->last_fired || !series->instances)
         return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", series->window);
-    PP_TRY(open_named(series));
     for (int32_t i = 0; i < series->window; i++)
         PP_TRY(pp_instance_make(&series->setting, &series->template, &series->instances[i]));
     return PP_OK;
@@ -217,10 +199,6 @@ void pp_series_close(pp_series_t *series)
     pp_stored_free_all(&series->early);
     pp_pool_release(&series->vectors);
     pp_pool_release(&series->scratches);
-    for (uint32_t b = 0; series->named && b < series->graph->buffer_count; b++)
-        pp_pool_release(&series->named[b]);
-    free(series->named);
-    free(series->template.buffers);
     free(series->instances);
     free(series->last_fired);
     pp_graph_free(series->graph);

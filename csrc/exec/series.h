@@ -32,7 +32,6 @@ struct pp_series {
     pp_stored_t     *early;         /* messages of rounds not opened yet, in the order of arrival */
     pp_pool_t        vectors;       /* accumulators, pending slots, results */
     pp_pool_t        scratches;
-    pp_pool_t       *named;         /* pools of the template's named buffers */
     size_t           mask_words;    /* of a mask of ranks; 0: too many ranks for masks */
     uint32_t        *last_fired;    /* fire counts of the newest retired round */
     uint64_t         last_fired_round;

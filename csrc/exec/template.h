@@ -10,7 +10,6 @@ typedef struct pp_template {
     size_t      lane_bytes;      /* lanes of scratch begin on cache lines of their own */
     pp_pool_t  *vectors;         /* accumulators */
     pp_pool_t  *scratches;
-    pp_pool_t **buffers;         /* of named buffers: graph->buffer_count; NULL: there are none */
 } pp_template_t;
 
 /* Bytes of a lane of scratch, for one instance of the graph. */

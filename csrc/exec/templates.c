@@ -57,13 +57,8 @@ static pp_status_t find_memory(pp_templates_t *templates, pp_template_t *templat
     template->lane_bytes = pp_template_lane_bytes(template->graph, element_bytes);
     template->vectors = pool_of(templates, template->graph->count * element_bytes);
     template->scratches = pool_of(templates, template->graph->lane_count * template->lane_bytes);
-    template->buffers = calloc(template->graph->buffer_count + 1, sizeof(pp_pool_t *));
-    bool found = template->vectors && template->scratches && template->buffers;
-    for (uint32_t b = 0; found && b < template->graph->buffer_count; b++) {
-        template->buffers[b] = pool_of(templates, template->graph->buffers[b].count * element_bytes);
-        found = template->buffers[b];
-    }
-    return found ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for the buffers of a schedule");
+    return template->vectors && template->scratches ? PP_OK
+        : pp_fail(PP_ERR_MEMORY, "no memory for the buffers of a schedule");
 }
 
 /* ---- instances ------------------------------------------------------------------------------------ */
@@ -106,9 +101,6 @@ static void free_kept(pp_kept_t *kept)
     }
     leave_pool(kept->template.vectors);
     leave_pool(kept->template.scratches);
-    for (uint32_t b = 0; kept->template.buffers && b < kept->template.graph->buffer_count; b++)
-        leave_pool(kept->template.buffers[b]);
-    free(kept->template.buffers);
     pp_graph_free(kept->template.graph);
     free(kept);
 }

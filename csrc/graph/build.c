@@ -34,8 +34,6 @@ void pp_graph_free(pp_graph_t *graph)
     if (!graph)
         return;
     free(graph->edges);
-    free(graph->buffers);
-    free(graph->bound);
     free(graph->recv_by_tag);
     free(graph->outs);
     free(graph->vertices);
@@ -76,10 +74,9 @@ static bool accept_operand(pp_graph_t *graph, const char *kind, uint32_t reg, pp
                              reg));
         return false;
     }
-    const size_t count = pp_graph_buffer_count(graph, pp_graph_buffer_of(graph, reg));
-    if (region.offset > count || region.count > count - region.offset) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from element %zu on, but its buffer "
-                             "has %zu elements", graph->rank, kind, region.count, region.offset, count));
+    if (region.offset > graph->count || region.count > graph->count - region.offset) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from element %zu on, but the vector "
+                             "has %zu elements", graph->rank, kind, region.count, region.offset, graph->count));
         return false;
     }
     if (reg >= graph->reg_count)
@@ -149,76 +146,28 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left)
     return reduce;
 }
 
-/* ---- named buffers ------------------------------------------------------------------------------- */
+/* ---- copies and weights -------------------------------------------------------------------------- */
 
-uint32_t pp_graph_buffer(pp_graph_t *graph, size_t count, const char *label)
+uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into)
 {
-    if (!writable(graph))
-        return PP_ACCUMULATOR;
-    void *array = graph->buffers;
-    if (!pp_grow(&array, &graph->buffer_capacity, graph->buffer_count + 1, sizeof *graph->buffers)) {
-        latch(graph, pp_fail(PP_ERR_MEMORY, "no memory for buffer %u of a schedule", graph->buffer_count));
-        return PP_ACCUMULATOR;
-    }
-    graph->buffers = array;
-    graph->buffers[graph->buffer_count] = (pp_graph_buffer_t){.count = count, .label = label};
-    return ++graph->buffer_count;
-}
-
-void pp_graph_bind(pp_graph_t *graph, uint32_t reg, uint32_t buffer)
-{
-    if (!writable(graph))
-        return;
-    if (buffer > graph->buffer_count || reg < graph->reg_count || reg < graph->bound_count || reg == UINT32_MAX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: register %u cannot be bound to buffer %u: there are %u "
-                             "named buffers, and registers below %u are in use", graph->rank, reg, buffer,
-                             graph->buffer_count, reg < graph->reg_count ? graph->reg_count : graph->bound_count));
-        return;
-    }
-    void *array = graph->bound;
-    if (!pp_grow(&array, &graph->bound_capacity, (size_t)reg + 1, sizeof *graph->bound)) {
-        latch(graph, pp_fail(PP_ERR_MEMORY, "no memory for %u registers", reg));
-        return;
-    }
-    graph->bound = array;
-    while (graph->bound_count < reg)
-        graph->bound[graph->bound_count++] = PP_ACCUMULATOR;
-    graph->bound[graph->bound_count++] = buffer;
-}
-
-static uint32_t add_local(pp_graph_t *graph, uint8_t kind, pp_operand_t from, pp_operand_t into, bool from_left)
-{
-    const char *name = kind == PP_COPY ? "copy" : "reduce";
-    if (!accept_operand(graph, name, from.reg, from.region) || !accept_operand(graph, name, into.reg, into.region))
+    if (!accept_operand(graph, "copy", from.reg, from.region) || !accept_operand(graph, "copy", into.reg, into.region))
         return PP_NO_VERTEX;
     if (from.region.count != into.region.count) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s brings %zu elements into a region of %zu", graph->rank,
-                             name, from.region.count, into.region.count));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a copy brings %zu elements into a region of %zu", graph->rank,
+                             from.region.count, into.region.count));
         return PP_NO_VERTEX;
     }
     const size_t distance = from.region.offset > into.region.offset ? from.region.offset - into.region.offset
                                                                     : into.region.offset - from.region.offset;
-    const bool   overlap = pp_graph_buffer_of(graph, from.reg) == pp_graph_buffer_of(graph, into.reg)
-                        && distance < into.region.count;
-    const bool   itself = kind == PP_COPY && distance == 0 && from.reg == into.reg;
-    if ((overlap || from.reg == into.reg) && !itself) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s goes from register %u into register %u, but they are the "
-                             "same, or their regions overlap", graph->rank, name, from.reg, into.reg));
+    const bool   itself = distance == 0 && from.reg == into.reg;
+    if ((distance < into.region.count || from.reg == into.reg) && !itself) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a copy goes from register %u into register %u, but they are "
+                             "the same, or their regions overlap", graph->rank, from.reg, into.reg));
         return PP_NO_VERTEX;
     }
-    return add_vertex(graph, (pp_vertex_t){.kind = kind, .need = PP_NEED_ALL, .local = true, .source = from.reg,
+    return add_vertex(graph, (pp_vertex_t){.kind = PP_COPY, .need = PP_NEED_ALL, .local = true, .source = from.reg,
                                            .source_offset = from.region.offset, .reg = into.reg,
-                                           .region = into.region, .incoming_left = from_left});
-}
-
-uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into)
-{
-    return add_local(graph, PP_COPY, from, into, false);
-}
-
-uint32_t pp_graph_merge(pp_graph_t *graph, pp_operand_t from, pp_operand_t into, bool from_left)
-{
-    return add_local(graph, PP_REDUCE, from, into, from_left);
+                                           .region = into.region});
 }
 
 void pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight)

@@ -34,10 +34,7 @@ static pp_status_t match_send(const pp_graph_t *from, uint32_t index, const pp_g
     if (recv->activation != send->activation)
         return pp_fail(PP_ERR_MISMATCH, "l%u of rank %d and l%u of rank %d: only one of the two is an "
                        "activation", index, from->rank, found, to->rank);
-    /* A rank that keeps parts in named buffers chooses the numbers of their registers itself. */
-    bool named = pp_graph_buffer_of(from, send->reg) != PP_ACCUMULATOR
-              || pp_graph_buffer_of(to, recv->reg) != PP_ACCUMULATOR;
-    if (recv->reg != send->reg && !named)
+    if (recv->reg != send->reg)
         return pp_fail(PP_ERR_MISMATCH, "l%u of rank %d sends register %u, l%u of rank %d receives %u",
                        index, from->rank, send->reg, found, to->rank, recv->reg);
     if (recv->region.count != send->region.count)

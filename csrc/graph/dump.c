@@ -54,25 +54,22 @@ static void ins_free(ins_t *ins)
 
 /* ---- one operation, the same words in both formats ------------------------------------------------ */
 
-static void add_operand(const pp_graph_t *graph, pp_operand_t operand, pp_text_t *text)
+static void add_operand(pp_operand_t operand, pp_text_t *text)
 {
-    const uint32_t buffer = pp_graph_buffer_of(graph, operand.reg);
     pp_text_add(text, " reg %u [%zu,%zu)", operand.reg, operand.region.offset,
                 operand.region.offset + operand.region.count);
-    if (buffer != PP_ACCUMULATOR)
-        pp_text_add(text, " of %s", graph->buffers[buffer - 1].label);
 }
 
-static void add_place(const pp_graph_t *graph, const pp_vertex_t *v, pp_text_t *text)
+static void add_place(const pp_vertex_t *v, pp_text_t *text)
 {
-    add_operand(graph, (pp_operand_t){v->reg, v->region}, text);
+    add_operand((pp_operand_t){v->reg, v->region}, text);
     if (v->local)
         pp_text_add(text, " from");
     if (v->local)
-        add_operand(graph, (pp_operand_t){v->source, {v->source_offset, v->region.count}}, text);
+        add_operand((pp_operand_t){v->source, {v->source_offset, v->region.count}}, text);
 }
 
-static void add_operation(const pp_graph_t *graph, const pp_vertex_t *v, size_t element_bytes, pp_text_t *text)
+static void add_operation(const pp_vertex_t *v, size_t element_bytes, pp_text_t *text)
 {
     size_t bytes = v->region.count * element_bytes;
     switch (v->kind) {
@@ -86,9 +83,7 @@ static void add_operation(const pp_graph_t *graph, const pp_vertex_t *v, size_t 
         pp_text_add(text, "recv %zub from %d tag %u", bytes, v->peer, v->tag);
         break;
     case PP_REDUCE:
-        pp_text_add(text, "reduce %zub", bytes);
-        if (!v->local)
-            pp_text_add(text, " of l%u", v->source);
+        pp_text_add(text, "reduce %zub of l%u", bytes, v->source);
         break;
     case PP_COPY:
         pp_text_add(text, "copy %zub", bytes);
@@ -97,7 +92,7 @@ static void add_operation(const pp_graph_t *graph, const pp_vertex_t *v, size_t 
     if (v->activation)
         pp_text_add(text, " activation");
     else if (v->kind != PP_NOP)
-        add_place(graph, v, text);
+        add_place(v, text);
     if (v->kind == PP_RECV && !v->activation)
         pp_text_add(text, v->lane == PP_IN_PLACE ? " in place" : " into scratch");
     if (v->kind == PP_RECV && v->lane > 0)
@@ -130,11 +125,9 @@ static void goal_rank(const pp_graph_t *graph, const ins_t *ins, size_t element_
     pp_text_add(text, "rank %d of %d {\n", graph->rank, graph->size);
     pp_text_add(text, "  // %zu elements of %zub, registers %u, scratch %zu, tags %u\n", graph->count,
                 element_bytes, graph->reg_count, graph->scratch_count, graph->tag_count);
-    for (uint32_t b = 0; b < graph->buffer_count; b++)
-        pp_text_add(text, "  // buffer %s: %zu elements\n", graph->buffers[b].label, graph->buffers[b].count);
     for (uint32_t i = 0; i < graph->vertex_count; i++) {
         pp_text_add(text, "  l%u: ", i);
-        add_operation(graph, &graph->vertices[i], element_bytes, text);
+        add_operation(&graph->vertices[i], element_bytes, text);
         if (graph->vertices[i].label)
             pp_text_add(text, " \"%s\"", graph->vertices[i].label);
         pp_text_add(text, "\n");
@@ -163,7 +156,7 @@ static void dot_vertex(const pp_graph_t *graph, uint32_t index, size_t element_b
         pp_text_add(text, "\\n%s", v->label);
     if (v->kind != PP_NOP) {
         pp_text_add(text, "\\n");
-        add_operation(graph, v, element_bytes, text);
+        add_operation(v, element_bytes, text);
     }
     pp_text_add(text, "\"];\n");
 }

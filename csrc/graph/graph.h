@@ -19,10 +19,8 @@
  *           its register to another one
  *   NOP     joins edges; its predecessors fire it, or, if it has none, the host does
  *
- * Besides the accumulator a template may have *named buffers*: pp_graph_buffer().  A register that is bound to one
- * describes a region of that buffer and begins null; all operations on the register then work there.  A REDUCE may
- * merge such a region instead of a message.  REDUCE and COPY may name a *weight* by its number; the instance has the
- * weights' values: into += w * in, into = w * in.
+ * A COPY may name a *weight* by its number, and so may a REDUCE; the instance has the weights' values:
+ * into += w * in, into = w * in.
  *
  * A message is named by (sender, receiver, tag).  Tags are dense in a template.  A step has the same tag on both sides,
  * and a rank receives at most one message of a tag in a round.  So the number of messages of a round does not depend
@@ -38,7 +36,7 @@
 typedef enum pp_kind { PP_NOP, PP_SEND, PP_RECV, PP_REDUCE, PP_COPY } pp_kind_t;
 
 typedef struct pp_region {
-    size_t offset, count;        /* elements of the register's buffer */
+    size_t offset, count;        /* elements of the accumulator */
 } pp_region_t;
 
 /* A region and the register that describes it. */
@@ -46,14 +44,6 @@ typedef struct pp_operand {
     uint32_t    reg;
     pp_region_t region;
 } pp_operand_t;
-
-/* Buffers are numbered: the accumulator is 0, named buffers count from 1. */
-enum { PP_ACCUMULATOR = 0 };
-
-typedef struct pp_graph_buffer {
-    size_t      count;           /* elements */
-    const char *label;           /* static text */
-} pp_graph_buffer_t;
 
 typedef struct pp_vertex {
     uint8_t     kind;            /* pp_kind_t */
@@ -72,7 +62,7 @@ typedef struct pp_vertex {
     uint32_t    source;          /* REDUCE: the RECV whose data it merges; `local`: the register */
     uint32_t    in_count;        /* its predecessors */
     uint16_t    weight;          /* REDUCE, its RECV, COPY: 1 + the weight's number; 0: none */
-    bool        local;           /* REDUCE, COPY: it reads another register, not a message */
+    bool        local;           /* COPY: it reads a register, and takes nothing */
     uint32_t    outs_begin, outs_end;  /* its successors in pp_graph.outs, in the order of pp_graph_edge() calls.
                                           They fire in that order, so add the urgent ones first */
     pp_region_t region;
@@ -96,10 +86,6 @@ typedef struct pp_graph {
     uint32_t     reg_count;
     size_t       scratch_count;  /* elements of a lane of scratch: of the largest region that a RECV puts there */
     uint32_t     lane_count;     /* lanes of scratch */
-    pp_graph_buffer_t *buffers;  /* named buffers: number b is buffers[b - 1] */
-    uint32_t     buffer_count;
-    uint32_t    *bound;          /* the buffer of each register; registers from bound_count on use the accumulator */
-    uint32_t     bound_count;
     uint32_t     weight_count;
 
     /* Where protocols hook in; PP_NO_VERTEX: the schedule has no such vertex. */
@@ -112,7 +98,7 @@ typedef struct pp_graph {
 
     /* Builder state. */
     struct pp_edge { uint32_t from, to; } *edges;
-    size_t       edge_count, edge_capacity, vertex_capacity, buffer_capacity, bound_capacity;
+    size_t       edge_count, edge_capacity, vertex_capacity;
     pp_status_t  error;          /* first error of the builder; commit returns it */
 } pp_graph_t;
 
@@ -131,28 +117,11 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left);
 uint32_t pp_graph_take(pp_graph_t *graph);
 void     pp_graph_edge(pp_graph_t *graph, uint32_t from, uint32_t to);
 
-/* Adds a named buffer of `count` elements; returns its number.  An instance has its memory from the first write to its
-   end. */
-uint32_t pp_graph_buffer(pp_graph_t *graph, size_t count, const char *label);
-/* From here on the register describes a region of that buffer.  To be called before the register is used. */
-void     pp_graph_bind(pp_graph_t *graph, uint32_t reg, uint32_t buffer);
 /* Replaces the region and register `into` by `from`; copies no elements from a null register.  A copy onto itself only
    applies a weight. */
 uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into);
-/* Merges the region and register `from` into `into`. */
-uint32_t pp_graph_merge(pp_graph_t *graph, pp_operand_t from, pp_operand_t into, bool from_left);
 /* The REDUCE or COPY multiplies its input by a weight of the instance; the product is rounded before it is added. */
 void     pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight);
-
-static inline uint32_t pp_graph_buffer_of(const pp_graph_t *graph, uint32_t reg)
-{
-    return reg < graph->bound_count ? graph->bound[reg] : PP_ACCUMULATOR;
-}
-/* Elements of a buffer. */
-static inline size_t pp_graph_buffer_count(const pp_graph_t *graph, uint32_t buffer)
-{
-    return buffer == PP_ACCUMULATOR ? graph->count : graph->buffers[buffer - 1].count;
-}
 
 /* Freezes the template: computes the `need` of PP_NEED_ALL vertices and the tables of successors and tags.  Refuses
    cycles, duplicate tags, edges out of range and needs that can never be met. */

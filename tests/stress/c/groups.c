@@ -10,14 +10,11 @@
  * that are not complete open, or opens them in any order: so the lowest of all can always run.  Every element of every
  * result is compared:
  *   uint64, sum of the members' parts, by every algorithm;
- *   float64, the same times weights, by every algorithm; chosen such that no order of additions rounds;
- *   float32, by three schedules of this file which use named buffers, in an order that is replayed bit for bit.
+ *   float64, the same times weights, by every algorithm; chosen such that no order of additions rounds.
  * At the end nothing is open or kept, and no more memory was in use in the second half than in the first.  Over MPI no
  * communicator was made meanwhile.
  */
 #include "../../../csrc/algo/algo.h"
-#include "../../../csrc/algo/peers.h"
-#include "../../../csrc/algo/steps.h"
 #include "../../../csrc/exec/instances.h"
 #include "../../../csrc/transport/pp_mpi.h"
 #include "../../../csrc/transport/sim.h"
@@ -25,16 +22,13 @@
 #include "communicators.h"
 
 #include <malloc.h>
-#include <math.h>
 #include <mpi.h>
 #include <sched.h>
 
-enum { KINDS = 3, AHEAD_MAX = 6, TEMPLATES_MAX = 40, RANKS_MAX = 4096, TOY_MAX = 8 };
-/* float32's own schedules, beside the algorithms. */
-enum { BY_SLOTS = 100, BY_SCRATCH, BY_SUM, TOYS = 3 };
-typedef enum sort { PLAIN, WEIGHTED, TOY } sort_t;
+enum { KINDS = 2, AHEAD_MAX = 6, TEMPLATES_MAX = 40, RANKS_MAX = 4096 };
+typedef enum sort { PLAIN, WEIGHTED } sort_t;
 
-static const int32_t TYPES[KINDS] = {[PLAIN] = PP_UINT64, [WEIGHTED] = PP_FLOAT64, [TOY] = PP_FLOAT32};
+static const int32_t TYPES[KINDS] = {[PLAIN] = PP_UINT64, [WEIGHTED] = PP_FLOAT64};
 static const size_t  SIZES[] = {1, 1, 2, 3, 8, 8, 64, 300, 1000, 5000, 20000};
 
 static uint64_t seed;
@@ -80,15 +74,9 @@ static void draw_group(uint64_t number, group_t *group)
     group->count = SIZES[drawn(number, 2) % (drawn(number, 3) % 16 ? 8 : PP_COUNT_OF(SIZES))];
     int32_t size = 2 + (int32_t)(drawn(number, 4) % wide);
     group->algorithm = PP_ALGORITHM_FIRST + (int32_t)(drawn(number, 5) % pp_algorithm_count());
-    if (group->sort == TOY) {
-        group->algorithm = BY_SLOTS + (int32_t)(drawn(number, 5) % TOYS);
-        group->count = group->count > 5000 ? 5000 : group->count;
-        size = size > TOY_MAX ? 2 + size % (TOY_MAX - 1) : size;     /* everybody sends to everybody */
-    }
     draw_members(group, size);
     for (int32_t i = 0; i < size; i++)
-        group->weights[i] = group->sort == TOY ? ldexp((double)drawn(number, 9000 + (uint64_t)i), -64)
-                                               : (double)(1 + drawn(number, 9000 + (uint64_t)i) % 15) / 8;
+        group->weights[i] = (double)(1 + drawn(number, 9000 + (uint64_t)i) % 15) / 8;
 }
 
 static bool is_member(const group_t *group, int32_t rank)
@@ -107,48 +95,19 @@ static double dyadic(const group_t *group, int32_t rank, size_t i)
     return (double)(integer(group, rank, i) >> 40);
 }
 
-static float rough(const group_t *group, int32_t rank, size_t i)
-{
-    return (float)ldexp((double)(integer(group, rank, i) >> 32), -30) - 1.5f;
-}
-
 static void give(const group_t *group, int32_t rank, void *data)
 {
     for (size_t i = 0; i < group->count; i++)
-        switch (group->sort) {
-        case PLAIN:    ((uint64_t *)data)[i] = integer(group, rank, i); break;
-        case WEIGHTED: ((double *)data)[i] = dyadic(group, rank, i); break;
-        case TOY:      ((float *)data)[i] = rough(group, rank, i); break;
-        }
+        if (group->sort == PLAIN)
+            ((uint64_t *)data)[i] = integer(group, rank, i);
+        else
+            ((double *)data)[i] = dyadic(group, rank, i);
 }
 
-/* Rounded as it is assigned, whatever the compiler would keep. */
-static float product_of(const group_t *group, int32_t at, size_t i)
-{
-    volatile float product = (float)group->weights[at] * rough(group, group->members[at], i);
-    return product;
-}
-
-/* BY_SLOTS adds in the order of ranks, BY_SCRATCH its own part first, then the others'; BY_SUM the others', then that
-   sum to its own part. */
-static float replayed(const group_t *group, int32_t mine, size_t i)
-{
-    const int32_t  first = group->algorithm == BY_SLOTS ? 0 : group->algorithm == BY_SCRATCH ? mine : mine == 0;
-    volatile float sum = product_of(group, first, i);
-    for (int32_t at = 0; at < group->map.count; at++)
-        if (at != first && !(group->algorithm == BY_SUM && at == mine))
-            sum = sum + product_of(group, at, i);
-    if (group->algorithm == BY_SUM)
-        sum = product_of(group, mine, i) + sum;
-    return sum;
-}
-
-static bool is_right(const group_t *group, int32_t mine, const void *data, size_t i)
+static bool is_right(const group_t *group, const void *data, size_t i)
 {
     uint64_t integers = 0;
     double   dyadics = 0;
-    if (group->sort == TOY)
-        return ((const float *)data)[i] == replayed(group, mine, i);
     for (int32_t at = 0; at < group->map.count; at++) {
         integers += integer(group, group->members[at], i);
         dyadics += group->weights[at] * dyadic(group, group->members[at], i);
@@ -156,108 +115,10 @@ static bool is_right(const group_t *group, int32_t mine, const void *data, size_
     return group->sort == PLAIN ? ((const uint64_t *)data)[i] == integers : ((const double *)data)[i] == dyadics;
 }
 
-/* ---- three schedules with named buffers ----------------------------------------------------------------- */
-
-static pp_operand_t slot(const pp_graph_t *graph, int32_t participant)
-{
-    return (pp_operand_t){1 + (uint32_t)participant, {(size_t)participant * graph->count, graph->count}};
-}
-
-/* The message from one participant to another. */
-static uint32_t tag_of(const pp_graph_t *graph, int32_t from, int32_t to)
-{
-    return (uint32_t)(from * graph->size + to);
-}
-
-/* A register's, once it is `given`. */
-static void send_to_all(pp_graph_t *graph, pp_operand_t part, uint32_t given)
-{
-    for (int32_t to = 0; to < graph->size; to++)
-        if (to != graph->rank)
-            pp_graph_edge(graph, given, pp_graph_send(graph, PP_NEED_ALL, to, tag_of(graph, graph->rank, to), part.reg,
-                                                      part.region));
-}
-
-/* All parts side by side in one buffer, with a register each; then a weighted sum in the order of participants. */
-static uint32_t by_slots(pp_graph_t *graph)
-{
-    const pp_operand_t own = {0, {0, graph->count}};
-    const uint32_t     slots = pp_graph_buffer(graph, graph->count * (size_t)graph->size, "slots");
-    uint32_t           here[TOY_MAX], last = PP_NO_VERTEX;
-    for (int32_t from = 0; from < graph->size; from++)
-        pp_graph_bind(graph, 1 + (uint32_t)from, slots);
-    for (int32_t from = 0; from < graph->size; from++) {
-        const pp_operand_t its = slot(graph, from);
-        here[from] = from == graph->rank ? pp_graph_copy(graph, own, its)
-                   : pp_graph_recv(graph, PP_NEED_ALL, from, tag_of(graph, from, graph->rank), its.reg, its.region,
-                                   PP_IN_PLACE);
-    }
-    pp_graph_edge(graph, graph->take, here[graph->rank]);
-    send_to_all(graph, slot(graph, graph->rank), here[graph->rank]);
-    for (int32_t from = 0; from < graph->size; from++) {
-        uint32_t next = from == 0 ? pp_graph_copy(graph, slot(graph, from), own)
-                                  : pp_graph_merge(graph, slot(graph, from), own, false);
-        pp_graph_weigh(graph, next, (uint32_t)from);
-        pp_graph_edge(graph, here[from], next);
-        if (from > 0)
-            pp_graph_edge(graph, last, next);
-        else if (graph->rank != 0)
-            pp_graph_edge(graph, here[graph->rank], next);
-        last = next;
-    }
-    return last;
-}
-
-/* The own part is copied for the others and weighed; each of theirs is received into scratch and added to it, or
-   (BY_SUM) to a sum that begins as nothing and is added at the end. */
-static uint32_t by_scratch(pp_graph_t *graph, bool by_sum)
-{
-    const pp_operand_t own = {0, {0, graph->count}}, sent = {1, own.region}, sum = {by_sum ? 2 : 0, own.region};
-    pp_graph_bind(graph, sent.reg, pp_graph_buffer(graph, graph->count, "sent"));
-    if (by_sum)
-        pp_graph_bind(graph, sum.reg, pp_graph_buffer(graph, graph->count, "sum"));
-    const uint32_t copy = pp_graph_copy(graph, own, sent), weighed = pp_graph_copy(graph, own, own);
-    uint32_t       last = weighed, lane = graph->take;
-    pp_graph_weigh(graph, weighed, (uint32_t)graph->rank);
-    pp_graph_edge(graph, graph->take, copy);
-    pp_graph_edge(graph, copy, weighed);
-    send_to_all(graph, sent, copy);
-    for (int32_t from = 0; from < graph->size; from++) {
-        if (from == graph->rank)
-            continue;
-        uint32_t recv = pp_graph_recv(graph, PP_NEED_ALL, from, tag_of(graph, from, graph->rank), sum.reg, sum.region, 0);
-        uint32_t reduce = pp_graph_reduce(graph, recv, from < graph->rank);
-        pp_graph_weigh(graph, reduce, (uint32_t)from);
-        pp_graph_edge(graph, lane, recv);
-        pp_graph_edge(graph, last, reduce);
-        lane = last = reduce;
-    }
-    if (!by_sum)
-        return last;
-    uint32_t merged = pp_graph_merge(graph, sum, own, false);
-    pp_graph_edge(graph, last, merged);
-    return merged;
-}
-
-static pp_status_t build_toy(const pp_template_key_t *key, pp_graph_t **out)
-{
-    pp_graph_t *graph = pp_graph_new(key->position, key->size, key->count);
-    graph->gate = pp_graph_nop(graph, PP_NEED_ALL, "gate");
-    pp_graph_take(graph);
-    pp_graph_edge(graph, graph->gate, graph->take);
-    pp_ends_t ends = {.vertices = (uint32_t[]){key->algorithm == BY_SLOTS ? by_slots(graph)
-                                                  : by_scratch(graph, key->algorithm == BY_SUM)}, .count = 1};
-    pp_algo_finish(graph, &ends);
-    *out = graph;
-    return pp_graph_commit(graph);
-}
-
 static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
 {
     const sort_t sort = *(const sort_t *)builder;
     const int32_t segments = 1 + (int32_t)(key->count % 3);
-    if (sort == TOY)
-        return build_toy(key, graph);
     return (sort == PLAIN ? pp_algo_synchronous_allreduce : pp_algo_weighted_allreduce)(
         key->algorithm, key->position, key->size, key->count, segments, graph);
 }
@@ -303,7 +164,7 @@ static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *s
 {
     part_t        *part = owner;
     const group_t *group = group_of(instance->key);
-    void          *data = pp_instance_buffer(instance, PP_ACCUMULATOR);
+    void          *data = pp_instance_accumulator(instance);
     share->tally.contributions = 1;
     if (data)
         give(group, part->rank->engine.rank, data);
@@ -314,12 +175,11 @@ static void on_done(void *owner, pp_instance_t *instance)
     part_t        *part = owner;
     const int32_t  rank = part->rank->engine.rank;
     const group_t *group = group_of(instance->key);
-    const int32_t  mine = pp_map_participant(&group->map, rank, group->number);
     CHECK(instance->registers[0].tally.contributions == (uint64_t)group->map.count,
           "%llu parts in group %llu of %d", (unsigned long long)instance->registers[0].tally.contributions,
           (unsigned long long)group->number, group->map.count);
     for (size_t i = 0; i < group->count; i++)
-        CHECK(is_right(group, mine, instance->accumulator->data, i), "group %llu: element %zu of %zu is wrong at rank "
+        CHECK(is_right(group, instance->accumulator->data, i), "group %llu: element %zu of %zu is wrong at rank "
               "%d, algorithm %d, %d members", (unsigned long long)group->number, i, group->count, rank,
               group->algorithm, group->map.count);
 }
