@@ -71,8 +71,9 @@ def make_what_it_reads(block: Block, folder: Path) -> None:
 
 def run(block: Block, folder: Path) -> Run:
     tool, text = block.text.split()[0], block.text
-    if tool == "pypartial" and shutil.which(tool) is None:
-        text = text.replace(tool, f"{sys.executable} -m {tool}")
+    if tool in ("pypartial", "pytest") and not Path(sys.executable).with_name(tool).exists():
+        # That on the PATH, if any, is another Python's.
+        text = re.sub(rf"(?<![\w/.-]){tool} ", f"{sys.executable} -m {tool} ", text)
     words = ["bash", "-euo", "pipefail", "-c", text]
     return program(words, timeout_s=LIMIT_S, env={"PY_COLORS": "0"}, cwd=folder)
 
