@@ -587,6 +587,15 @@ void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
 
 uint32_t pp_handle_id(const pp_handle_t *handle) { return handle->id; }
 
+pp_status_t pp_handle_unties(pp_handle_t *handle)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(pp_enter_handle(handle, &ctx));
+    handle->in_step = false;
+    pp_unlock(ctx);
+    return PP_OK;
+}
+
 pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **out)
 {
     *out = NULL;

@@ -20,9 +20,9 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-STEPS = 400
+STEPS = 600
 BATCH = 64
-RATE, MOMENTUM = 0.3, 0.9
+RATE, MOMENTUM = 0.2, 0.9
 STEP_S, SLOW_S = 0.002, 0.01  # sleeps stand for the work of a device
 HIDDEN = 64
 FONT = (  # three columns and five rows each, in images of 7 x 5

@@ -236,6 +236,10 @@ class Request:
         """
         return self._gone is None and self._lib.pp_is_outstanding(self._handle) == 1  # PP_PENDING
 
+    def _unties(self) -> None:
+        """Keep no rank in step: it is started only where ranks have left all other requests."""
+        self._native.check(self._lib.pp_handle_unties(self._handle))
+
     def _collected(self) -> bytes:
         """Return what tells the result that was collected last from all others.
 

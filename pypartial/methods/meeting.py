@@ -53,6 +53,8 @@ class Meeting:
             with suppress(Error):  # of a context that has failed
                 self._gate.Free()
             raise
+        self._gate._unties()
+        self._means._unties()
         with ctx._away():
             self._comm: MPI.Comm = ctx.comm.Dup()
 

@@ -75,7 +75,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     handle->ops = &q->way->handle;
     handle->in_step = true;
     /* Every update counts: a rank that is aside has not left, or results would depend on the time. */
-    handle->waits_as_mpi = q->config.plan.most_backup == 0 && q->config.plan.staleness == PP_QUEUES_UNSET;
+    handle->waits_as_mpi = q->config.plan.backup == 0 && q->config.plan.staleness == PP_QUEUES_UNSET;
     PP_TRY(q->way->open(q, agreed));
     q->machine = malloc(pp_queues_bytes(&q->config.plan));
     q->seen = calloc(neighbours + 1, sizeof *q->seen);
