@@ -13,6 +13,8 @@ from mpi4py import MPI
 
 import pypartial as pp
 
+Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
+
 COMM = MPI.COMM_WORLD
 BASE_S, RUN_S, RUNS, TIMES = 0.02, 4.0, 3, 100
 FLOATS = 16384
@@ -54,14 +56,36 @@ def loop_s(request: pp.GossipRequest, asks: bool) -> float:
     return COMM.bcast(took, COMM.size - 1)
 
 
+def asks_over_exchanges(request: pp.GossipRequest, model: Vector, asks: int = 500) -> float:
+    """Return rank 0's time for an average while the others compute, over MPI_Sendrecv and a sum."""
+    meet()
+    partner, received = COMM.rank ^ 1, np.empty_like(model)
+    begin = time.perf_counter()
+    for _ in range(asks if partner < COMM.size else 0):
+        COMM.Sendrecv(model, partner, 0, received, partner, 0)
+        np.add(model, received, out=received)
+    exchanged, begin = time.perf_counter() - begin, time.perf_counter()
+    if COMM.rank == 0:
+        for _ in range(asks):
+            request.Start()
+            request.Wait()
+    asked, over = time.perf_counter() - begin, COMM.Ibarrier()
+    while not over.Test():
+        np.sqrt(received, out=received)
+    return COMM.bcast(asked / exchanged)
+
+
 with pp.Context(COMM, patience=None) as ctx:
-    request = ctx.Gossip_init(ctx.alloc(FLOATS, "f4"), "complete")
+    model = ctx.alloc(FLOATS, "f4")
+    model[:] = 1
+    request = ctx.Gossip_init(model, "complete")
     ratios, others = [], []
     for _ in range(RUNS):
         slow, even = (COMM.allgather(gradients(request, times)) for times in (TIMES, 1))
         ratios.append(sum(even) / sum(slow))
         others.append(sum(even[1:]) / sum(slow[1:]))
     computed = [loop_s(request, True) / loop_s(request, False) for _ in range(5)]
+    averages = [asks_over_exchanges(request, model) for _ in range(9)]
     request.Free()
 if COMM.rank == 0:
     for what, found in (
@@ -70,3 +94,4 @@ if COMM.rank == 0:
         ("a loop that computes", computed),
     ):
         print(f"{what}: {statistics.median(found):.3f} of undisturbed {sorted(found)}")
+    print(f"an average beside ranks that compute: {statistics.median(averages):.3f} of an exchange")
