@@ -667,9 +667,6 @@ pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *st
 void        pp_question_close(pp_ctx_t *ctx, pp_question_t *question);
 /* Local, like the next two.  The handle's id: the same on all ranks, from 1 on. */
 uint32_t    pp_handle_id(const pp_handle_t *coll);
-/* Local.  The application starts the handle only where its rank has left all others: aside, or for a Flush at once.  So
-   it does not keep ranks in step. */
-pp_status_t pp_handle_unties(pp_handle_t *coll);
 int32_t     pp_handle_algorithm(const pp_handle_t *coll);   /* its algorithm: what AUTO became */
 int32_t     pp_handle_reason(const pp_handle_t *coll);      /* why, a pp_reason_t; the same on all ranks */
 
