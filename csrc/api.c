@@ -591,7 +591,7 @@ pp_status_t pp_handle_unties(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
-    handle->in_step = false;
+    pp_handle_keep_in_step(handle, false);
     pp_unlock(ctx);
     return PP_OK;
 }

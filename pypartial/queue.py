@@ -51,9 +51,11 @@ class QueueRequest(AverageRequest):
     - A rank waits for its neighbours only, and for no more of them than its options say.
     - A rank inside a collective call of the context, or away, has left: it omits its updates, and
       holds nobody up. With `backup` or `staleness` so has one inside a blocking call of
-      `Context.comm`; without them it is waited for, as in MPI.
-    - A rank that is back goes on where its slowest out-neighbour is. If the context has another
-      queue, or an allreduce with `Full`, it goes on where it was, and leaves nothing out.
+      `Context.comm`; without them it is waited for, as in MPI. Any other call is waited for, too:
+      there is no patience.
+    - A rank that is back goes on where its slowest out-neighbour is. If the process has another
+      queue, an allreduce with `Full`, or groups that are named in each step, it goes on where it
+      was, and leaves nothing out.
     - `Flush` averages the models of all ranks. There is no `View`, `More` or `Drain`.
     - `Free` drops a request that is outstanding, and returns 1 then.
 

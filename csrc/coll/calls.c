@@ -53,10 +53,13 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
     }
 }
 
+static _Atomic int32_t in_step_in_process;
+
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_team_t *team, pp_engine_t *engine, int32_t window)
 {
     *team = (pp_team_t){.engine = engine, .window = window, .patience_ns = PP_FOR_EVER, .ops = &pp_flush_ops,
                         .calls = calls};
+    team->in_step = PP_SIM ? &team->in_step_here : &in_step_in_process;
     *calls = (pp_calls_t){.team = team, .engine = engine};
     engine->control = control;
     engine->owner = calls;
@@ -70,6 +73,7 @@ void pp_calls_close(pp_calls_t *calls)
     if (!engine)
         return;
     PP_FOR_EACH_HANDLE(engine, handle) {
+        pp_handle_keep_in_step(handle, false);
         pp_engine_forget(engine, handle);
         pp_call_keep_empty(calls, handle);
     }

@@ -98,6 +98,7 @@ void pp_flush_end_free(pp_calls_t *calls)
     pp_handle_t *handle = calls->handle;
     if (!handle->ops->retired(handle))
         return;
+    pp_handle_keep_in_step(handle, false);
     pp_engine_forget(calls->engine, handle);
     pp_handle_release(handle);
     calls->handle = NULL;

@@ -36,14 +36,14 @@ void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state)
     team->engine->changed = true;
 }
 
-bool pp_handle_is_tied(const pp_handle_t *but)
+void pp_handle_keep_in_step(pp_handle_t *handle, bool in_step)
 {
-    bool tied = false;
-    if (but->team->live_handles > 1)
-        PP_FOR_EACH_HANDLE(but->engine, handle)
-            tied |= handle != but && handle->in_step;
-    return tied;
+    in_step &= handle->team->engine->size > 1;
+    atomic_fetch_add(handle->team->in_step, (int32_t)in_step - (int32_t)handle->in_step);
+    handle->in_step = in_step;
 }
+
+bool pp_handle_is_tied(const pp_handle_t *handle) { return atomic_load(handle->team->in_step) > handle->in_step; }
 
 int32_t pp_team_buffers_key(int32_t device, int32_t device_path)
 {

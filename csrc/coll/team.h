@@ -31,6 +31,8 @@ struct pp_team {
     int32_t     window;              /* rounds of a handle in flight at once */
     int32_t     cores;               /* that the ranks of the node may use, together; 0: not known */
     uint32_t    live_handles;
+    _Atomic int32_t *in_step;        /* handles in which ranks are, of the process, or of a simulated rank's context */
+    _Atomic int32_t  in_step_here;
     pp_tuned_t *tuned;               /* the tuning table, for the choices of rank 0; owned */
     size_t      tuned_count;
     int32_t     link;                /* pp_link_kind_t: between the ranks */
@@ -90,7 +92,9 @@ static inline bool pp_handle_elsewhere(const pp_handle_t *handle)
     return handle->team->waiting > (pp_handle_waits(handle) ? 1u : 0u) || handle->team->waits_in_others > 0;
 }
 
-/* Ranks are in step in another handle of this context, too. */
+/* Whether ranks are in step in a handle.  A handle is not when it is made, or about to be freed. */
+void        pp_handle_keep_in_step(pp_handle_t *handle, bool in_step);
+/* Ranks are in step in another handle of this process, too. */
 bool        pp_handle_is_tied(const pp_handle_t *handle);
 
 /* ---- leaving ---------------------------------------------------------------------------------------- */
