@@ -202,6 +202,33 @@ def test_a_rank_that_is_away_holds_nobody_up(ctx):
     request.Free()
 
 
+@pytest.mark.parametrize("beside", ["full", "given", "context"])
+def test_ranks_that_are_in_step_elsewhere_skip_nothing(comm, ctx, beside):
+    """The slow rank would be ahead in one and not in the other: all would wait in a circle."""
+    status = pp.Status()
+    with pp.Context(comm) if beside == "context" else nullcontext(ctx) as other:
+        both = np.zeros(4), np.zeros(4)
+        if beside == "context":
+            second = other.Queue_init(both[1], "complete", max_ig=6, staleness=5)
+        elif beside == "given":
+            second = ctx.Preduce_init(both[1], groups=pp.groups.Given())
+        else:
+            second = ctx.Allreduce_init(None, both[1], policy=pp.Full())
+        everybody = {"group": range(ctx.size)} if beside == "given" else {}
+        options = {"max_ig": 6, "staleness": 5, "skip": 6, "skip_trigger": 1}
+        with ctx.Queue_init(both[0], "complete", **options) as request:
+            for step in range(32):
+                if ctx.rank == ctx.size - 1:
+                    time.sleep(0.002)
+                request.Start()
+                request.Wait(status)
+                assert status.skipped == 0
+                if step % 8 == 7:
+                    second.Start(**everybody)
+                    second.Wait(timeout=60)
+        second.Free()
+
+
 def test_test_and_timeout(ctx):
     ready = ctx.comm.Dup()
     model = np.zeros(10)
