@@ -73,8 +73,8 @@ class QueueInit:
         skip : int, optional
             A rank that is behind enters an iteration this much higher at most, and not beyond its
             slowest out-neighbour: 2 or more; needs `backup` or `staleness` (section 5). No rank
-            does while the process has another queue, an allreduce with `Full`, or groups that are
-            named in each step: these need all steps. None: the next one.
+            does while the process has another request, but for those of `Gossip_init`: these need
+            all steps. None: the next one.
         skip_trigger : int, optional
             A rank is behind if it is more than so many iterations behind all its out-neighbours;
             below `max_ig`.

@@ -54,8 +54,8 @@ class QueueRequest(AverageRequest):
       `Context.comm`; without them it is waited for, as in MPI. Any other call is waited for, too:
       there is no patience.
     - A rank that is back goes on where its slowest out-neighbour is. If the process has another
-      queue, an allreduce with `Full`, or groups that are named in each step, it goes on where it
-      was, and leaves nothing out.
+      request, but for those of `Context.Gossip_init`, it goes on where it was, and leaves nothing
+      out.
     - `Flush` averages the models of all ranks. There is no `View`, `More` or `Drain`.
     - `Free` drops a request that is outstanding, and returns 1 then.
 

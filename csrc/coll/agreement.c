@@ -212,6 +212,7 @@ static pp_status_t open_handle(pp_calls_t *calls, pp_handle_t *handle, const pp_
     static const pp_handle_ops_t nothing;      /* until it is open; for good, if it cannot be */
     handle->ops = &nothing;
     PP_TRY(pp_engine_register(calls->engine, handle, agreed->id));
+    pp_handle_keep_in_step(handle, true);
     return handle->kind->open(handle, agreed);
 }
 

@@ -144,7 +144,7 @@ struct pp_handle {
     pp_leaving_t       leaving;      /* the call on it that this rank is in */
     bool               by_patience;  /* this rank has left it by patience, until its next Start or collective call */
     bool               waits_as_mpi; /* nothing but a collective call of the context lets this rank leave it */
-    bool               in_step;      /* a rank may wait there for a request of another that has made fewer */
+    bool               in_step;      /* a rank may wait there for one that has made fewer requests */
     bool               unready;      /* what it is made with is on its way from a device: the rank does not vote yet */
     bool               ended;        /* the other ranks have freed it while this rank was out */
     uint64_t           gone_at;      /* the lowest next_round() of the peers that gave the context up; UINT64_MAX: none */

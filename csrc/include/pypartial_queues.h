@@ -127,8 +127,8 @@ pp_status_t pp_queue_result(pp_handle_t *handle, pp_queues_result_t *result);
 /* Local.  How many updates have come that may still be averaged, of an iteration and of a rank that is an in-neighbour;
    -1: of all. */
 pp_status_t pp_queue_size(pp_handle_t *handle, int64_t iteration, int32_t rank, int32_t *size);
-/* Local.  The application starts the handle, of an allreduce, only where its rank has left all queues: aside, or for a
-   Flush at once.  So it does not keep ranks in step. */
+/* Local.  The application starts the handle only where its rank has left all queues: aside, or for a Flush at once.  So
+   it does not keep ranks in step. */
 pp_status_t pp_handle_unties(pp_handle_t *coll);
 
 /* CDEF END */

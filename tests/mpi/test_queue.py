@@ -202,7 +202,7 @@ def test_a_rank_that_is_away_holds_nobody_up(ctx):
     request.Free()
 
 
-@pytest.mark.parametrize("beside", ["full", "given", "context"])
+@pytest.mark.parametrize("beside", ["full", "majority", "given", "context"])
 def test_ranks_that_are_in_step_elsewhere_skip_nothing(comm, ctx, beside):
     """The slow rank would be ahead in one and not in the other: all would wait in a circle."""
     status = pp.Status()
@@ -213,7 +213,8 @@ def test_ranks_that_are_in_step_elsewhere_skip_nothing(comm, ctx, beside):
         elif beside == "given":
             second = ctx.Preduce_init(both[1], groups=pp.groups.Given())
         else:
-            second = ctx.Allreduce_init(None, both[1], policy=pp.Full())
+            policy = pp.Full() if beside == "full" else pp.Majority()
+            second = ctx.Allreduce_init(None, both[1], policy=policy)
         everybody = {"group": range(ctx.size)} if beside == "given" else {}
         options = {"max_ig": 6, "staleness": 5, "skip": 6, "skip_trigger": 1}
         with ctx.Queue_init(both[0], "complete", **options) as request:

@@ -196,6 +196,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     const int32_t      *starts = preduce->config.table + handle->engine->rank;
     pp_gossip_of(handle)->continuous.are_on = pp_gossip_of(handle)->is_continuous && starts[0] < starts[1];
     handle->waits_as_mpi = true;     /* nobody waits for a rank that computes, so there is no patience */
+    pp_handle_keep_in_step(handle, false);
     return agreed->region ? pp_gossip_open_in_memory(pp_gossip_of(handle)) : PP_OK;
 }
 

@@ -135,7 +135,6 @@ pp_status_t pp_preduce_open(pp_handle_t *handle, const pp_agreed_t *agreed)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     preduce->said = PP_GROUPS_HERE;
     handle->waits_as_mpi = pp_groups_are_named(&preduce->config.plan);
-    pp_handle_keep_in_step(handle, handle->waits_as_mpi);
     pp_status_t status = agreed->region                 ? pp_shared_groups_open(preduce, agreed->region)
                        : preduce->models                ? preduce->models->open(preduce)
                        : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)

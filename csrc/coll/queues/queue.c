@@ -73,7 +73,6 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     const size_t neighbours = (size_t)(q->config.plan.in + q->config.plan.out);
     q->way = agreed->region ? &pp_queue_in_memory : &pp_queue_by_messages;
     handle->ops = &q->way->handle;
-    pp_handle_keep_in_step(handle, true);
     /* Every update counts: a rank that is aside has not left, or results would depend on the time. */
     handle->waits_as_mpi = q->config.plan.backup == 0 && q->config.plan.staleness == PP_QUEUES_UNSET;
     PP_TRY(q->way->open(q, agreed));

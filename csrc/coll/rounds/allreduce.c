@@ -124,7 +124,6 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     coll->grace_ns = grace_of(coll);
     coll->bounded = coll->max_lag != PP_UNBOUNDED && !coll->rule.lockstep;
     handle->waits_as_mpi = coll->rule.lockstep;
-    pp_handle_keep_in_step(handle, coll->rule.lockstep);
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
     kernels.users = takes_own(coll, agreed) ? coll->own : pp_memory_of(coll->config.memory);
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
