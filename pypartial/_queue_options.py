@@ -32,10 +32,11 @@ class Mode:
 
     def __post_init__(self) -> None:
         backups = self.backup if isinstance(self.backup, tuple) else (self.backup,)
-        values = [("max_ig", self.max_ig, 1), *(("backup", count, 0) for count in backups)]
-        values += [("staleness", self.staleness or 0, 0), ("skip", self.skip or 2, 2)]
+        values: list[tuple[str, int | None, int]] = [("max_ig", self.max_ig, 1)]
+        values += [("backup", count, 0) for count in backups]
+        values += [("staleness", self.staleness, 0), ("skip", self.skip, 2)]
         for name, value, least in values:
-            if not least <= value <= _MOST:
+            if value is not None and not least <= value <= _MOST:
                 raise ArgumentError(f"{name}={value} is not in {least}..{_MOST}")
         loose = "backup" if any(backups) else None if self.staleness is None else "staleness"
         if self.weighted and loose:

@@ -262,6 +262,7 @@ BAD = [
     ({"staleness": -1}, "staleness=-1"),
     ({"skip": 2}, "skip=2 needs backup or staleness"),
     ({"skip": 1, "staleness": 1}, "skip=1"),
+    ({"skip": 0, "staleness": 1}, "skip=0 is not in 2"),
     ({"skip": 2, "staleness": 1, "skip_trigger": 4}, "skip_trigger=4"),
     ({"protocol": "notify-ack", "staleness": 1}, "does not go with staleness"),
     ({"protocol": "nothing"}, "protocol must be one of"),
