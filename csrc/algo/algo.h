@@ -52,11 +52,6 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                           int32_t segments, pp_graph_t **graph);
 
-/* The same, with the contribution of rank i multiplied by the instance's weight i; the products are rounded before they
-   are added. */
-pp_status_t pp_algo_weighted_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                       int32_t segments, pp_graph_t **graph);
-
 /* Makes the template of one rank; `which` means what the maker says. */
 typedef pp_status_t (*pp_algo_make_t)(int32_t which, int32_t rank, int32_t size, size_t count,
                                       int32_t segments, pp_graph_t **graph);

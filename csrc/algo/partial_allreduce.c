@@ -51,10 +51,9 @@ int32_t pp_algo_segments(int32_t algorithm, size_t bytes, int32_t ranks)
     return segments < 1 ? 1 : segments > PP_LANES_MAX ? PP_LANES_MAX : (int32_t)segments;
 }
 
-static void append(int32_t algorithm, int32_t segments, bool weighted, pp_graph_t *graph, pp_ends_t *ends)
+static void append(int32_t algorithm, int32_t segments, pp_graph_t *graph, pp_ends_t *ends)
 {
     pp_steps_t steps = pp_steps_begin(graph);
-    steps.weighted = weighted;
     if (graph->size == 1)
         segments = 1;
     const pp_algo_t *algo = pp_algo_of(algorithm);
@@ -71,12 +70,11 @@ static void append(int32_t algorithm, int32_t segments, bool weighted, pp_graph_
 }
 
 /* Appends the allreduce and the end, and commits.  Takes the graph over: on failure it is freed. */
-static pp_status_t complete(int32_t algorithm, int32_t segments, bool weighted, pp_graph_t *built,
-                            pp_graph_t **graph)
+static pp_status_t complete(int32_t algorithm, int32_t segments, pp_graph_t *built, pp_graph_t **graph)
 {
     pp_ends_t last = {0};
     if (!built->error)
-        append(algorithm, segments, weighted, built, &last);
+        append(algorithm, segments, built, &last);
     pp_algo_finish(built, &last);
     free(last.vertices);
     pp_status_t status = pp_graph_commit(built);
@@ -101,11 +99,11 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
     PP_TRY(make(rank, size, count, &built));
     if (!built->error)
         pp_algo_activation(built);
-    return complete(algorithm, segments, false, built, graph);
+    return complete(algorithm, segments, built, graph);
 }
 
-static pp_status_t synchronous(int32_t algorithm, int32_t rank, int32_t size, size_t count, int32_t segments,
-                               bool weighted, pp_graph_t **graph)
+pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
+                                          int32_t segments, pp_graph_t **graph)
 {
     pp_graph_t *built;
     *graph = NULL;
@@ -113,17 +111,5 @@ static pp_status_t synchronous(int32_t algorithm, int32_t rank, int32_t size, si
     built->gate = pp_graph_nop(built, PP_NEED_ALL, "gate");
     pp_graph_take(built);
     pp_graph_edge(built, built->gate, built->take);
-    return complete(algorithm, segments, weighted, built, graph);
-}
-
-pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                          int32_t segments, pp_graph_t **graph)
-{
-    return synchronous(algorithm, rank, size, count, segments, false, graph);
-}
-
-pp_status_t pp_algo_weighted_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                       int32_t segments, pp_graph_t **graph)
-{
-    return synchronous(algorithm, rank, size, count, segments, true, graph);
+    return complete(algorithm, segments, built, graph);
 }

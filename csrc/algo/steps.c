@@ -40,16 +40,9 @@ void pp_steps_begin_segment(pp_steps_t *steps, pp_region_t segment)
     steps->segment = segment;
     steps->reg = steps->lane < 0 ? 0 : graph->reg_count;
     steps->lane++;
-    uint32_t given = graph->take;
     /* A receive may be posted before this rank gives its part, but not before the round is activated. */
     steps->scratch = graph->activated != PP_NO_VERTEX ? graph->activated : graph->take;
-    if (steps->weighted) {
-        const pp_operand_t own = {steps->reg, segment};
-        given = pp_graph_copy(steps->graph, own, own);
-        pp_graph_weigh(steps->graph, given, (uint32_t)graph->rank);
-        pp_graph_edge(steps->graph, graph->take, given);
-    }
-    pp_steps_hold(steps, given);
+    pp_steps_hold(steps, graph->take);
 }
 
 void pp_steps_end_segment(pp_steps_t *steps, pp_ends_t *ends)

@@ -22,7 +22,6 @@ typedef struct pp_steps {
     uint32_t    tag;         /* the next tag; the same on every rank */
     pp_ends_t   held;
     int8_t      lane;        /* the segment's lane of scratch */
-    bool        weighted;    /* this rank's contribution is first multiplied by the weight of its number */
     uint32_t    scratch;     /* the lane is free when this operation has finished */
 } pp_steps_t;
 

@@ -283,7 +283,7 @@ static void land(pp_instance_t *instance, uint32_t vertex)
     size_t bytes = region_bytes(setting, v->region);
     /* Before the take it is not known whether the accumulator will hold a contribution of this rank. */
     bool taken = instance->states[instance->template->graph->take].fired;
-    bool direct = v->lane == PP_IN_PLACE || (taken && instance->registers[v->reg].null && !v->weight);
+    bool direct = v->lane == PP_IN_PLACE || (taken && instance->registers[v->reg].null);
     state->data = NULL;
     if (!(prefix->flags & PP_FLAG_DATA) || bytes == 0) {
         finish_recv(instance, vertex);
@@ -318,27 +318,21 @@ static void report_reduced(const pp_setting_t *setting, pp_region_t region)
         transport->ops->reduced(transport, region_bytes(setting, region));
 }
 
-/* Combines `in` with the elements of a region, which are replaced if the region was `null`.  `in` may be the region
-   itself: then it is only weighed. */
+/* Combines `in` with the elements of a region, which are replaced if the region was `null`. */
 static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *in, bool null)
 {
     const pp_setting_t *setting = instance->setting;
     const pp_kernels_t *kernels = setting->kernels;
     const pp_memory_t  *memory = kernels->memory;
-    const size_t        count = v->region.count;
     char               *ours = elements_at(instance, v->region.offset);
     if (!ours)
         return;
-    if (v->weight && null)
-        memory->scale(kernels, ours, in, count, instance->weights[v->weight - 1]);
-    else if (v->weight)
-        memory->add(kernels, ours, in, count, instance->weights[v->weight - 1]);
-    else if (!null)
-        (v->incoming_left ? memory->keep_right : memory->keep_left)(kernels, ours, in, count);
-    else if (ours != in)
+    if (null) {
         memory->copy(memory, ours, in, region_bytes(setting, v->region));
-    if (!null || v->weight)
-        report_reduced(setting, v->region);
+        return;
+    }
+    (v->incoming_left ? memory->keep_right : memory->keep_left)(kernels, ours, in, v->region.count);
+    report_reduced(setting, v->region);
 }
 
 /* A planted defect, for the fuzzer: where two initiators meet, a part is reduced twice. */
@@ -370,36 +364,6 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     pp_tally_merge(&reg->tally, in.tally);
     merge_masks(setting, reg, &in);
     forget_message(source);
-    finish(instance, vertex);
-}
-
-/* Makes the register one in which no rank is merged. */
-static void forget_ranks(const pp_setting_t *setting, pp_register_t *reg)
-{
-    reg->tally = (pp_tally_t){.initiator = PP_NO_INITIATOR};
-    memset(reg->contributors, 0, setting->mask_words * sizeof(uint64_t));
-    memset(reg->left, 0, setting->mask_words * sizeof(uint64_t));
-}
-
-/* A COPY that reads a register. */
-static void fire_local(pp_instance_t *instance, uint32_t vertex)
-{
-    const pp_setting_t  *setting = instance->setting;
-    const pp_vertex_t   *v = &instance->template->graph->vertices[vertex];
-    const pp_register_t *from = &instance->registers[v->source];
-    pp_register_t       *into = &instance->registers[v->reg];
-    const pp_incoming_t  in = {.tally = &from->tally, .contributors = from->contributors, .left = from->left};
-    if (!from->null && v->region.count > 0) {
-        combine(instance, v, elements_at(instance, v->source_offset), true);
-        if (setting->engine->error)
-            return;
-    }
-    if (from != into) {
-        into->null = from->null;
-        forget_ranks(setting, into);
-        pp_tally_merge(&into->tally, in.tally);
-        merge_masks(setting, into, &in);
-    }
     finish(instance, vertex);
 }
 
@@ -458,7 +422,7 @@ static void fire(void *owner, uint32_t vertex)
     case PP_NOP:    fire_nop(instance, vertex); break;
     case PP_SEND:   fire_send(instance, vertex); break;
     case PP_REDUCE: fire_reduce(instance, vertex); break;
-    case PP_COPY:   (v->local ? fire_local : fire_take)(instance, vertex); break;
+    case PP_COPY:   fire_take(instance, vertex); break;
     case PP_RECV:
         if (state->message)
             land(instance, vertex);

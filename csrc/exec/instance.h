@@ -84,8 +84,6 @@ struct pp_instance {
     void              *context;     /* the host's */
     pp_buffer_t       *accumulator; /* NULL while no rank merged so far had data */
     pp_buffer_t       *scratch;
-    const double      *weights;     /* by number: graph->weight_count of them.  In a series the host sets the pointer
-                                       before an operation needs it */
 };
 
 /* Allocates the memory of an instance, once; pp_instance_reset() makes it ready to run, again and again. */

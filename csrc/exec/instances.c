@@ -136,15 +136,7 @@ static pp_status_t take(pp_instances_t *instances, const pp_instance_spec_t *spe
     if (key.position < 0)
         return pp_fail(PP_ERR_ARGUMENT, "rank %d is not among the ranks of instance %llu", engine->rank,
                        (unsigned long long)spec->key);
-    PP_TRY(pp_templates_take(&instances->templates, &key, execution));
-    if ((*execution)->kept->template.graph->weight_count == 0
-        || (spec->weights && instances->setting.kernels->weighted))
-        return PP_OK;
-    pp_templates_give_back(&instances->templates, *execution);
-    return pp_fail(PP_ERR_ARGUMENT, spec->weights ? "instance %llu weighs elements that cannot be weighed: weights are "
-                                                    "for a SUM of a floating type"
-                                                  : "instance %llu has no weights, but its schedule needs them",
-                   (unsigned long long)spec->key);
+    return pp_templates_take(&instances->templates, &key, execution);
 }
 
 /* Makes the execution this instance. */
@@ -156,10 +148,6 @@ static void settle(pp_execution_t *execution, const pp_instance_spec_t *spec)
         memcpy(execution->ranks, spec->map.ranks, size * sizeof *execution->ranks);
         execution->map.ranks = execution->ranks;
     }
-    const uint32_t weights = execution->kept->template.graph->weight_count;
-    if (weights > 0)
-        memcpy(execution->weights, spec->weights, weights * sizeof *execution->weights);
-    execution->instance.weights = execution->weights;
     execution->instance.context = spec->context;
     pp_instance_reset(&execution->instance, &execution->map, spec->key);
 }

@@ -55,7 +55,6 @@ typedef struct pp_instance_spec {
     int32_t       algorithm;         /* its meaning is the handle's builder's */
     size_t        count;             /* elements of the vector */
     pp_map_t      map;               /* strided or listed; this rank is in it.  The list is copied */
-    const double *weights;           /* by number, as many as the template has; copied.  NULL: it has none */
     void         *context;           /* for the host */
 } pp_instance_spec_t;
 
@@ -63,7 +62,7 @@ pp_status_t    pp_instances_open(const pp_instances_config_t *config, pp_instanc
 /* If the context is given up, instances may still be open. */
 void           pp_instances_close(pp_instances_t *instances);
 
-/* PP_ERR_ARGUMENT if the map or the weights are wrong, PP_ERR_STATE if the key is open. */
+/* PP_ERR_ARGUMENT if the map is wrong, PP_ERR_STATE if the key is open. */
 pp_status_t    pp_instance_open(pp_instances_t *instances, const pp_instance_spec_t *spec, pp_instance_t **instance);
 /* The instance must have retired. */
 void           pp_instance_close(pp_instances_t *instances, pp_instance_t *instance);

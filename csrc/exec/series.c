@@ -168,10 +168,7 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
                                        .lane_bytes = pp_template_lane_bytes(graph, kernels->element_bytes)};
     pp_engine_pool(engine, graph->count * kernels->element_bytes, kernels->memory, &series->vectors);
     pp_engine_pool(engine, graph->lane_count * series->template.lane_bytes, kernels->memory, &series->scratches);
-    pp_status_t status = graph->weight_count > 0 && !kernels->weighted
-                       ? pp_fail(PP_ERR_ARGUMENT, "handle %u weighs elements that cannot be weighed: weights are for a "
-                                 "SUM of a floating type", id)
-                       : series_alloc(series);
+    pp_status_t status = series_alloc(series);
     if (status < 0) {
         pp_series_close(series);
         return status;

@@ -66,7 +66,6 @@ static pp_status_t find_memory(pp_templates_t *templates, pp_template_t *templat
 static void free_execution(pp_execution_t *execution)
 {
     pp_instance_release(&execution->instance);
-    free(execution->weights);
     free(execution->ranks);
     free(execution);
 }
@@ -79,8 +78,7 @@ static pp_status_t make_execution(const pp_templates_t *templates, pp_kept_t *ke
         return pp_fail(PP_ERR_MEMORY, "no memory for an instance");
     execution->kept = kept;
     execution->ranks = malloc(size * sizeof *execution->ranks);
-    execution->weights = malloc((kept->template.graph->weight_count + 1) * sizeof *execution->weights);
-    pp_status_t status = execution->ranks && execution->weights
+    pp_status_t status = execution->ranks
                        ? pp_instance_make(templates->setting, &kept->template, &execution->instance)
                        : pp_fail(PP_ERR_MEMORY, "no memory for an instance of %zu ranks", size);
     if (status < 0)

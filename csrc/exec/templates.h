@@ -23,7 +23,6 @@ typedef struct pp_execution {
     pp_instance_t        instance;
     pp_map_t             map;
     int32_t             *ranks;      /* copy of a listed map's ranks: template->graph->size */
-    double              *weights;    /* copy: template->graph->weight_count */
     struct pp_kept      *kept;
     struct pp_execution *next;       /* in the list of idle ones */
 } pp_execution_t;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Tags are dense, so a large one is a mistake; and the tag table has a row for each. */
-enum { TAGS_MAX = 1 << 24, WEIGHTS_MAX = UINT16_MAX };
+enum { TAGS_MAX = 1 << 24 };
 
 static void latch(pp_graph_t *graph, pp_status_t status)
 {
@@ -64,42 +64,31 @@ static uint32_t add_vertex(pp_graph_t *graph, pp_vertex_t vertex)
     return graph->vertex_count++;
 }
 
-/* Checks the register and its region, and counts the register. */
-static bool accept_operand(pp_graph_t *graph, const char *kind, uint32_t reg, pp_region_t region)
-{
-    if (!writable(graph))
-        return false;
-    if (reg == UINT32_MAX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has register %u, which is too large", graph->rank, kind,
-                             reg));
-        return false;
-    }
-    if (region.offset > graph->count || region.count > graph->count - region.offset) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from element %zu on, but the vector "
-                             "has %zu elements", graph->rank, kind, region.count, region.offset, graph->count));
-        return false;
-    }
-    if (reg >= graph->reg_count)
-        graph->reg_count = reg + 1;
-    return true;
-}
-
 /* Checks what SEND and RECV have in common and counts its tag and register. */
 static bool accept_message(pp_graph_t *graph, const pp_vertex_t *v)
 {
+    const pp_region_t region = v->region;
+    const char       *kind = v->kind == PP_SEND ? "send" : "recv";
     if (!writable(graph))
         return false;
-    const char *kind = v->kind == PP_SEND ? "send" : "recv";
     if (v->peer < 0 || v->peer >= graph->size || v->peer == graph->rank)
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s names peer %d, which is not another rank "
                              "of 0..%d", graph->rank, kind, v->peer, graph->size - 1));
     else if (v->tag >= TAGS_MAX)
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has tag %u, which is not in 0..%d", graph->rank,
                              kind, v->tag, TAGS_MAX - 1));
-    if (!accept_operand(graph, kind, v->reg, v->region))
+    else if (v->reg == UINT32_MAX)
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has register %u, which is too large", graph->rank, kind,
+                             v->reg));
+    else if (region.offset > graph->count || region.count > graph->count - region.offset)
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from element %zu on, but the vector "
+                             "has %zu elements", graph->rank, kind, region.count, region.offset, graph->count));
+    if (graph->error)
         return false;
     if (v->tag >= graph->tag_count)
         graph->tag_count = v->tag + 1;
+    if (v->reg >= graph->reg_count)
+        graph->reg_count = v->reg + 1;
     return true;
 }
 
@@ -144,47 +133,6 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left)
                                                       .region = from->region});
     pp_graph_edge(graph, recv, reduce);
     return reduce;
-}
-
-/* ---- copies and weights -------------------------------------------------------------------------- */
-
-uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into)
-{
-    if (!accept_operand(graph, "copy", from.reg, from.region) || !accept_operand(graph, "copy", into.reg, into.region))
-        return PP_NO_VERTEX;
-    if (from.region.count != into.region.count) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a copy brings %zu elements into a region of %zu", graph->rank,
-                             from.region.count, into.region.count));
-        return PP_NO_VERTEX;
-    }
-    const size_t distance = from.region.offset > into.region.offset ? from.region.offset - into.region.offset
-                                                                    : into.region.offset - from.region.offset;
-    const bool   itself = distance == 0 && from.reg == into.reg;
-    if ((distance < into.region.count || from.reg == into.reg) && !itself) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a copy goes from register %u into register %u, but they are "
-                             "the same, or their regions overlap", graph->rank, from.reg, into.reg));
-        return PP_NO_VERTEX;
-    }
-    return add_vertex(graph, (pp_vertex_t){.kind = PP_COPY, .need = PP_NEED_ALL, .local = true, .source = from.reg,
-                                           .source_offset = from.region.offset, .reg = into.reg,
-                                           .region = into.region});
-}
-
-void pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight)
-{
-    if (!writable(graph))
-        return;
-    pp_vertex_t *v = vertex < graph->vertex_count ? &graph->vertices[vertex] : NULL;
-    if (!v || (v->kind != PP_REDUCE && !(v->kind == PP_COPY && v->local)) || weight >= WEIGHTS_MAX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: operation %u cannot have weight %u: only a reduce or a local "
-                             "copy has a weight, and its number is below 65535", graph->rank, vertex, weight));
-        return;
-    }
-    v->weight = (uint16_t)(weight + 1);
-    if (!v->local)
-        graph->vertices[v->source].weight = v->weight;
-    if (weight >= graph->weight_count)
-        graph->weight_count = weight + 1;
 }
 
 uint32_t pp_graph_take(pp_graph_t *graph)

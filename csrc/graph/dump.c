@@ -54,21 +54,6 @@ static void ins_free(ins_t *ins)
 
 /* ---- one operation, the same words in both formats ------------------------------------------------ */
 
-static void add_operand(pp_operand_t operand, pp_text_t *text)
-{
-    pp_text_add(text, " reg %u [%zu,%zu)", operand.reg, operand.region.offset,
-                operand.region.offset + operand.region.count);
-}
-
-static void add_place(const pp_vertex_t *v, pp_text_t *text)
-{
-    add_operand((pp_operand_t){v->reg, v->region}, text);
-    if (v->local)
-        pp_text_add(text, " from");
-    if (v->local)
-        add_operand((pp_operand_t){v->source, {v->source_offset, v->region.count}}, text);
-}
-
 static void add_operation(const pp_vertex_t *v, size_t element_bytes, pp_text_t *text)
 {
     size_t bytes = v->region.count * element_bytes;
@@ -92,15 +77,13 @@ static void add_operation(const pp_vertex_t *v, size_t element_bytes, pp_text_t 
     if (v->activation)
         pp_text_add(text, " activation");
     else if (v->kind != PP_NOP)
-        add_place(v, text);
+        pp_text_add(text, " reg %u [%zu,%zu)", v->reg, v->region.offset, v->region.offset + v->region.count);
     if (v->kind == PP_RECV && !v->activation)
         pp_text_add(text, v->lane == PP_IN_PLACE ? " in place" : " into scratch");
     if (v->kind == PP_RECV && v->lane > 0)
         pp_text_add(text, " lane %d", v->lane);
     if (v->kind == PP_REDUCE)
         pp_text_add(text, " incoming %s", v->incoming_left ? "left" : "right");
-    if (v->weight > 0 && v->kind != PP_RECV)
-        pp_text_add(text, " weight w%u", v->weight - 1u);
 }
 
 /* ---- GOAL ----------------------------------------------------------------------------------------- */

@@ -15,12 +15,8 @@
  *           the register and the accumulator, which it replaces (PP_IN_PLACE)
  *   REDUCE  merges the message of the RECV `source` into the register and the region; the lower rank's operand is
  *           always the left one (`incoming_left`)
- *   COPY    "take": makes the pending slot the accumulator; a template has one.  Any other COPY copies a region and
- *           its register to another one
+ *   COPY    "take": makes the pending slot the accumulator; a template has one
  *   NOP     joins edges; its predecessors fire it, or, if it has none, the host does
- *
- * A COPY may name a *weight* by its number, and so may a REDUCE; the instance has the weights' values:
- * into += w * in, into = w * in.
  *
  * A message is named by (sender, receiver, tag).  Tags are dense in a template.  A step has the same tag on both sides,
  * and a rank receives at most one message of a tag in a round.  So the number of messages of a round does not depend
@@ -39,30 +35,17 @@ typedef struct pp_region {
     size_t offset, count;        /* elements of the accumulator */
 } pp_region_t;
 
-/* A region and the register that describes it. */
-typedef struct pp_operand {
-    uint32_t    reg;
-    pp_region_t region;
-} pp_operand_t;
-
 typedef struct pp_vertex {
     uint8_t     kind;            /* pp_kind_t */
     int8_t      lane;            /* RECV: of scratch, or PP_IN_PLACE */
     bool        activation;      /* SEND, RECV: carries no header of data, only "round r is on" */
     bool        incoming_left;   /* REDUCE: what it merges is the left operand */
     uint32_t    need;            /* finished predecessors that it waits for */
-    union {
-        struct {
-            int32_t  peer;       /* SEND, RECV */
-            uint32_t tag;        /* SEND, RECV */
-        };
-        size_t  source_offset;   /* `local`: where the source's region begins */
-    };
+    int32_t     peer;            /* SEND, RECV */
+    uint32_t    tag;             /* SEND, RECV */
     uint32_t    reg;             /* register; all but NOP */
-    uint32_t    source;          /* REDUCE: the RECV whose data it merges; `local`: the register */
+    uint32_t    source;          /* REDUCE: the RECV whose data it merges */
     uint32_t    in_count;        /* its predecessors */
-    uint16_t    weight;          /* REDUCE, its RECV, COPY: 1 + the weight's number; 0: none */
-    bool        local;           /* COPY: it reads a register, and takes nothing */
     uint32_t    outs_begin, outs_end;  /* its successors in pp_graph.outs, in the order of pp_graph_edge() calls.
                                           They fire in that order, so add the urgent ones first */
     pp_region_t region;
@@ -86,7 +69,6 @@ typedef struct pp_graph {
     uint32_t     reg_count;
     size_t       scratch_count;  /* elements of a lane of scratch: of the largest region that a RECV puts there */
     uint32_t     lane_count;     /* lanes of scratch */
-    uint32_t     weight_count;
 
     /* Where protocols hook in; PP_NO_VERTEX: the schedule has no such vertex. */
     uint32_t start;              /* NOP that the host fires: internal activation */
@@ -116,12 +98,6 @@ uint32_t pp_graph_recv(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t 
 uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left);
 uint32_t pp_graph_take(pp_graph_t *graph);
 void     pp_graph_edge(pp_graph_t *graph, uint32_t from, uint32_t to);
-
-/* Replaces the region and register `into` by `from`; copies no elements from a null register.  A copy onto itself only
-   applies a weight. */
-uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into);
-/* The REDUCE or COPY multiplies its input by a weight of the instance; the product is rounded before it is added. */
-void     pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight);
 
 /* Freezes the template: computes the `need` of PP_NEED_ALL vertices and the tables of successors and tags.  Refuses
    cycles, duplicate tags, edges out of range and needs that can never be met. */

@@ -859,13 +859,6 @@ REFUSED = {
     "reduce_of_nothing": (lib.PP_ERR_ARGUMENT, "reduce names operation 7"),
     "two_takes": (lib.PP_ERR_ARGUMENT, "takes the contribution a second time"),
     "commit_twice": (lib.PP_ERR_STATE, "is committed already"),
-    "copy_too_long": (lib.PP_ERR_ARGUMENT, "copy covers 5 elements from element 0 on, but the"),
-    "copy_of_fewer": (lib.PP_ERR_ARGUMENT, "a copy brings 1 elements into a region of 2"),
-    "copy_overlaps": (lib.PP_ERR_ARGUMENT, "a copy goes from register 0 into register 0, but"),
-    "send_with_weight": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 0"),
-    "take_with_weight": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 0"),
-    "weight_too_large": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 65535"),
-    "weights": (lib.PP_OK, ""),
     "late_vertex": (lib.PP_ERR_STATE, "is committed and cannot be changed"),
     "matched": (lib.PP_OK, ""),
     "no_recv": (lib.PP_ERR_MISMATCH, "rank 0 sends l0 to rank 1 with tag 0, but that rank has"),
@@ -893,19 +886,3 @@ def test_every_refusal_is_looked_at(cases):
 def test_refused(cases, name):
     status, text = cases("refuse", name).rstrip("\n").split(" ", 1)
     assert (int(status), REFUSED[name][1] in text) == (REFUSED[name][0], True), text
-
-
-WEIGHTS = """\
-rank 0 of 3 {
-  // 4 elements of 8b, registers 2, scratch 2, tags 1
-  l0: recv 16b from 1 tag 0 reg 1 [2,4) into scratch
-  l1: reduce 16b of l0 reg 1 [2,4) incoming left weight w65534
-  l2: copy 32b reg 0 [0,4) from reg 0 [0,4) weight w0
-  l3: copy 8b reg 1 [3,4) from reg 0 [0,1)
-  l1 requires l0
-}
-"""
-
-
-def test_weights_are_shown(cases):
-    assert cases("weights") == WEIGHTS

@@ -8,9 +8,7 @@
  *
  * It speaks to csrc/exec and the transports, below contexts and handles.  A rank has the `ahead` lowest of its groups
  * that are not complete open, or opens them in any order: so the lowest of all can always run.  Every element of every
- * result is compared:
- *   uint64, sum of the members' parts, by every algorithm;
- *   float64, the same times weights, by every algorithm; chosen such that no order of additions rounds.
+ * result is compared: sums of uint64, and of float64 that no order of additions rounds, by every algorithm.
  * At the end nothing is open or kept, and no more memory was in use in the second half than in the first.  Over MPI no
  * communicator was made meanwhile.
  */
@@ -26,9 +24,9 @@
 #include <sched.h>
 
 enum { KINDS = 2, AHEAD_MAX = 6, TEMPLATES_MAX = 40, RANKS_MAX = 4096 };
-typedef enum sort { PLAIN, WEIGHTED } sort_t;
+typedef enum sort { INTEGERS, FLOATS } sort_t;
 
-static const int32_t TYPES[KINDS] = {[PLAIN] = PP_UINT64, [WEIGHTED] = PP_FLOAT64};
+static const int32_t TYPES[KINDS] = {[INTEGERS] = PP_UINT64, [FLOATS] = PP_FLOAT64};
 static const size_t  SIZES[] = {1, 1, 2, 3, 8, 8, 64, 300, 1000, 5000, 20000};
 
 static uint64_t seed;
@@ -44,7 +42,6 @@ typedef struct group {
     size_t   count;
     pp_map_t map;
     int32_t  members[RANKS_MAX];
-    double   weights[RANKS_MAX];
 } group_t;
 
 static uint64_t drawn(uint64_t number, uint64_t index) { return pp_mix(pp_mix(seed, number), index); }
@@ -75,8 +72,6 @@ static void draw_group(uint64_t number, group_t *group)
     int32_t size = 2 + (int32_t)(drawn(number, 4) % wide);
     group->algorithm = PP_ALGORITHM_FIRST + (int32_t)(drawn(number, 5) % pp_algorithm_count());
     draw_members(group, size);
-    for (int32_t i = 0; i < size; i++)
-        group->weights[i] = (double)(1 + drawn(number, 9000 + (uint64_t)i) % 15) / 8;
 }
 
 static bool is_member(const group_t *group, int32_t rank)
@@ -90,7 +85,7 @@ static uint64_t integer(const group_t *group, int32_t rank, size_t i)
     return pp_mix(pp_mix(seed, group->number) + (uint64_t)rank, i);
 }
 
-static double dyadic(const group_t *group, int32_t rank, size_t i)
+static double floating(const group_t *group, int32_t rank, size_t i)
 {
     return (double)(integer(group, rank, i) >> 40);
 }
@@ -98,29 +93,28 @@ static double dyadic(const group_t *group, int32_t rank, size_t i)
 static void give(const group_t *group, int32_t rank, void *data)
 {
     for (size_t i = 0; i < group->count; i++)
-        if (group->sort == PLAIN)
+        if (group->sort == INTEGERS)
             ((uint64_t *)data)[i] = integer(group, rank, i);
         else
-            ((double *)data)[i] = dyadic(group, rank, i);
+            ((double *)data)[i] = floating(group, rank, i);
 }
 
 static bool is_right(const group_t *group, const void *data, size_t i)
 {
     uint64_t integers = 0;
-    double   dyadics = 0;
+    double   floats = 0;
     for (int32_t at = 0; at < group->map.count; at++) {
         integers += integer(group, group->members[at], i);
-        dyadics += group->weights[at] * dyadic(group, group->members[at], i);
+        floats += floating(group, group->members[at], i);
     }
-    return group->sort == PLAIN ? ((const uint64_t *)data)[i] == integers : ((const double *)data)[i] == dyadics;
+    return group->sort == INTEGERS ? ((const uint64_t *)data)[i] == integers : ((const double *)data)[i] == floats;
 }
 
 static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
 {
-    const sort_t sort = *(const sort_t *)builder;
+    (void)builder;
     const int32_t segments = 1 + (int32_t)(key->count % 3);
-    return (sort == PLAIN ? pp_algo_synchronous_allreduce : pp_algo_weighted_allreduce)(
-        key->algorithm, key->position, key->size, key->count, segments, graph);
+    return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------------------- */
@@ -130,7 +124,6 @@ typedef struct rank rank_t;
 typedef struct part {              /* what a rank has of one sort of groups */
     pp_handle_t    handle;         /* first: the engine knows it only */
     rank_t        *rank;
-    sort_t         sort;
     pp_kernels_t   kernels;
     pp_instances_t instances;
 } part_t;
@@ -213,14 +206,13 @@ static void open_part(rank_t *rank, sort_t sort, size_t early_bytes_max)
 {
     part_t *part = &rank->parts[sort];
     part->rank = rank;
-    part->sort = sort;
     part->handle.kind = &kind;
     part->handle.ops = &ops;
     must(pp_kernels_find(PP_SUM, TYPES[sort], &part->kernels), "kernels");
     must(pp_engine_register(&rank->engine, &part->handle, (uint32_t)sort + 1), "handle");
     const pp_instances_config_t config = {
         .engine = &rank->engine, .handle = (uint32_t)sort + 1, .host = &host, .owner = part,
-        .kernels = &part->kernels, .names_ranks = sort == PLAIN, .build = build, .builder = &part->sort,
+        .kernels = &part->kernels, .names_ranks = sort == INTEGERS, .build = build,
         .templates_max = TEMPLATES_MAX, .early_bytes_max = early_bytes_max};
     must(pp_instances_open(&config, &part->instances), "instances");
 }
@@ -261,7 +253,7 @@ static void open_group(rank_t *rank, due_t *due)
     pp_instances_t *instances = &rank->parts[group->sort].instances;
     pp_instance_t  *instance;
     const pp_instance_spec_t spec = {.key = group->number, .algorithm = group->algorithm, .count = group->count,
-                                     .map = group->map, .weights = group->sort == PLAIN ? NULL : group->weights};
+                                     .map = group->map};
     must(pp_instance_open(instances, &spec, &instance), "open");
     due->open = true;
     pp_instance_fire(instance, instance->template->graph->gate);
@@ -463,22 +455,17 @@ static void refusals(void)
     pp_simnet_t   *net;
     pp_instance_t *instance;
     rank_t         rank;
-    const double   weights[] = {1, 2};
     ranks = 4;
     must(pp_simnet_new(ranks, seed, &NETWORK, &net), "network");
     open_rank(&rank, pp_simnet_transport(net, 1), 0, 0);
     pp_instance_spec_t spec = {.key = 9, .algorithm = PP_ALGORITHM_FIRST, .count = 4, .map = pp_map_strided(1, 2, 2)};
-    refuse_maps(&rank.parts[PLAIN], spec);
-    refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "instance 9 has no weights");
-    rank.parts[PLAIN].sort = WEIGHTED;        /* a builder that weighs integers */
-    spec.weights = weights;
-    refused(&rank.parts[PLAIN], spec, PP_ERR_ARGUMENT, "instance 9 weighs elements that cannot be weighed");
+    refuse_maps(&rank.parts[INTEGERS], spec);
     spec.algorithm = PP_ALGORITHM_AUTO;
-    refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "algorithm=0 is not one of");
+    refused(&rank.parts[FLOATS], spec, PP_ERR_ARGUMENT, "algorithm=0 is not one of");
     spec.algorithm = PP_ALGORITHM_FIRST;
-    must(pp_instance_open(&rank.parts[WEIGHTED].instances, &spec, &instance), "open");
-    CHECK(pp_instances_find(&rank.parts[WEIGHTED].instances, 9) == instance, "it is not found");
-    refused(&rank.parts[WEIGHTED], spec, PP_ERR_STATE, "instance 9 is open already");
+    must(pp_instance_open(&rank.parts[FLOATS].instances, &spec, &instance), "open");
+    CHECK(pp_instances_find(&rank.parts[FLOATS].instances, 9) == instance, "it is not found");
+    refused(&rank.parts[FLOATS], spec, PP_ERR_STATE, "instance 9 is open already");
     close_rank(&rank);                        /* with an open instance */
     pp_simnet_free(net);
 }

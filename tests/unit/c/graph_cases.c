@@ -5,7 +5,6 @@
  *     graph_cases refuse NAME             builds a bad schedule, prints the status and the error text
  *     graph_cases names                   the NAMEs
  *     graph_cases outs SIZE               successors in firing order, of a partial allreduce
- *     graph_cases weights                 weights, GOAL-like
  *     graph_cases synchronous SIZE COUNT  all ranks' synchronous allreduce, GOAL-like
  */
 #include "algo/algo.h"
@@ -88,28 +87,6 @@ static void two_takes(pp_graph_t *g)
     pp_graph_take(g);
 }
 static void commit_twice(pp_graph_t *g) { pp_graph_commit(g); }
-
-static pp_operand_t whole(size_t offset, size_t count) { return (pp_operand_t){0, {offset, count}}; }
-
-static void copy_too_long(pp_graph_t *g) { pp_graph_copy(g, whole(0, 5), whole(0, 5)); }
-static void copy_of_fewer(pp_graph_t *g) { pp_graph_copy(g, whole(0, 1), whole(2, 2)); }
-static void copy_overlaps(pp_graph_t *g) { pp_graph_copy(g, whole(0, 3), whole(1, 3)); }
-static void send_with_weight(pp_graph_t *g)
-{
-    pp_graph_weigh(g, pp_graph_send(g, PP_NEED_ALL, 1, 0, 0, FOUR), 0);
-}
-static void take_with_weight(pp_graph_t *g) { pp_graph_weigh(g, pp_graph_take(g), 0); }
-static void weight_too_large(pp_graph_t *g)
-{
-    pp_graph_weigh(g, pp_graph_copy(g, whole(0, 4), whole(0, 4)), 65535);
-}
-static void weights(pp_graph_t *g)
-{
-    const uint32_t recv = pp_graph_recv(g, PP_NEED_ALL, 1, 0, 1, (pp_region_t){2, 2}, 0);
-    pp_graph_weigh(g, pp_graph_reduce(g, recv, true), 65534);
-    pp_graph_weigh(g, pp_graph_copy(g, whole(0, 4), whole(0, 4)), 0);
-    pp_graph_copy(g, whole(0, 1), (pp_operand_t){1, {3, 1}});
-}
 
 /* ---- refused by check: rank 0 sends to 1, and what is wrong with it -------------------------------- */
 
@@ -207,8 +184,7 @@ static const refusal_t REFUSALS[] = {
     BUILD(need_more_than_there_are), BUILD(any_of_none), BUILD(send_to_self), BUILD(send_to_nobody),
     BUILD(recv_from_nobody), BUILD(sparse_tag), BUILD(region_too_long), BUILD(region_wraps),
     BUILD(reduce_of_send), BUILD(reduce_of_placed), BUILD(reduce_of_nothing), BUILD(two_takes),
-    BUILD(commit_twice), BUILD(copy_too_long), BUILD(copy_of_fewer), BUILD(copy_overlaps),
-    BUILD(send_with_weight), BUILD(take_with_weight), BUILD(weight_too_large), BUILD(weights),
+    BUILD(commit_twice),
     RUN(late_vertex), RUN(matched), RUN(no_recv), RUN(no_send), RUN(other_sender), RUN(sent_twice),
     RUN(other_register), RUN(other_count), RUN(half_activation), RUN(wrong_order), RUN(other_vector),
     RUN(other_tags), RUN(not_committed), RUN(no_such_rank), RUN(no_ranks), RUN(auto_is_no_algorithm),
@@ -254,19 +230,6 @@ static int outs(int32_t size)
     return 0;
 }
 
-static int show_weights(void)
-{
-    pp_text_t   text = {0};
-    pp_graph_t *graph = new_rank(0);
-    weights(graph);
-    pp_graph_commit(graph);
-    pp_graph_dump(graph, PP_GOAL, 8, &text);
-    fputs(text.chars, stdout);
-    free(text.chars);
-    pp_graph_free(graph);
-    return 0;
-}
-
 static int synchronous(int32_t size, size_t count)
 {
     pp_graph_t *graphs[64] = {NULL};
@@ -296,8 +259,6 @@ int main(int argc, char **argv)
         return refuse(argv[2]);
     else if (strcmp(what, "outs") == 0 && argc == 3)
         return outs(atoi(argv[2]));
-    else if (strcmp(what, "weights") == 0)
-        return show_weights();
     else if (strcmp(what, "synchronous") == 0 && argc == 4)
         return synchronous(atoi(argv[2]), strtoull(argv[3], NULL, 10));
     else
