@@ -120,7 +120,7 @@ static size_t write_head(const pp_instance_t *instance, const pp_vertex_t *v, pp
     if (v->activation)
         return sizeof *prefix;
     const pp_register_t *reg = &instance->registers[v->reg];
-    prefix->flags = (uint16_t)(PP_FLAG_TALLY | (reg->null ? 0 : PP_FLAG_DATA)
+    prefix->flags = (uint16_t)((reg->null ? 0 : PP_FLAG_DATA)
                                | (reg->tally.any_left && mask_bytes ? PP_FLAG_LEFT : 0));
     memcpy(head->bytes + sizeof *prefix, &reg->tally, sizeof reg->tally);
     size_t length = HEAD_BYTES;

@@ -26,8 +26,7 @@ typedef enum pp_message_kind {
 enum {
     PP_FLAG_DATA = 1,    /* the register was not null: there are elements */
     PP_FLAG_BULK = 2,    /* they follow as bulk */
-    PP_FLAG_LEFT = 4,    /* the mask of ranks that had left follows the tally */
-    PP_FLAG_TALLY = 8
+    PP_FLAG_LEFT = 4     /* the mask of ranks that had left follows the tally */
 };
 
 typedef struct pp_prefix {

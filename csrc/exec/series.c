@@ -141,20 +141,11 @@ static pp_status_t series_alloc(pp_series_t *series)
     return PP_OK;
 }
 
-static void open_setting(pp_series_t *series)
-{
-    series->setting = (pp_setting_t){
-        .engine = series->engine, .host = series->host, .owner = series->owner, .kernels = &series->kernels,
-        .retired = note_fired, .handle = series->id,
-        .mask_words = series->mask_words};
-}
-
 pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series)
 {
-    *series = (pp_series_t){.engine = engine, .host = host, .owner = owner, .id = id, .graph = graph,
-                            .kernels = *kernels, .window = window, .nodes = nodes,
+    *series = (pp_series_t){.engine = engine, .graph = graph, .kernels = *kernels, .window = window,
                             .map = map_of(engine, nodes), .stride = 1};
     if (nodes) {
         const int32_t node = nodes->node_of[engine->rank];
@@ -163,7 +154,8 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
             series->first++;
     }
     series->mask_words = engine->size <= PP_CONTRIBUTORS_MAX ? pp_mask_words(engine->size) : 0;
-    open_setting(series);
+    series->setting = (pp_setting_t){.engine = engine, .host = host, .owner = owner, .kernels = &series->kernels,
+                                     .retired = note_fired, .handle = id, .mask_words = series->mask_words};
     series->template = (pp_template_t){.graph = graph, .vectors = &series->vectors, .scratches = &series->scratches,
                                        .lane_bytes = pp_template_lane_bytes(graph, kernels->element_bytes)};
     pp_engine_pool(engine, graph->count * kernels->element_bytes, kernels->memory, &series->vectors);
@@ -178,10 +170,9 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
     return PP_OK;
 }
 
-void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
-                         pp_series_t *series)
+void pp_series_open_bare(pp_engine_t *engine, size_t count, const pp_kernels_t *kernels, pp_series_t *series)
 {
-    *series = (pp_series_t){.engine = engine, .id = id, .kernels = *kernels};
+    *series = (pp_series_t){.engine = engine, .kernels = *kernels};
     series->mask_words = pp_mask_words(engine->size);
     pp_pool_init(&series->vectors, count * kernels->element_bytes, kernels->memory, NULL);
     pp_pool_init(&series->scratches, 0, kernels->memory, NULL);

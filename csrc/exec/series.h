@@ -12,17 +12,13 @@
 
 struct pp_series {
     pp_engine_t     *engine;
-    const pp_host_t *host;
-    void            *owner;
-    uint32_t         id;
     pp_setting_t     setting;
     pp_template_t    template;
     pp_graph_t      *graph;         /* the template's */
     pp_kernels_t     kernels;
     int32_t          window;
     /* Between nodes a participant is a node, and a peer of the schedule is the rank that leads that node in the round.
-       NULL: participants are ranks. */
-    const pp_nodes_t *nodes;
+       Else participants are ranks. */
     pp_map_t         map;
     /* This rank leads the rounds first, first + stride, ...; without nodes these are all rounds.  Among them they have
        the indices 0, 1, ... */
@@ -43,10 +39,9 @@ struct pp_series {
 pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series);
-/* A series without rounds, for a handle that makes its rounds in the memory of the node: only its number and pools are
+/* A series without rounds, for a handle that makes its rounds in the memory of the node: only its kernels and pools are
    used. */
-void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
-                         pp_series_t *series);
+void pp_series_open_bare(pp_engine_t *engine, size_t count, const pp_kernels_t *kernels, pp_series_t *series);
 void pp_series_close(pp_series_t *series);
 
 /* The index of a round among those that this rank leads: the number of such rounds before it. */

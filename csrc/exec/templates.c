@@ -117,7 +117,6 @@ static pp_status_t make_kept(pp_templates_t *templates, const pp_template_key_t 
         return status;
     }
     templates->count++;
-    templates->made++;
     *out = kept;
     return PP_OK;
 }

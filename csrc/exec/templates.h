@@ -48,7 +48,7 @@ typedef struct pp_templates {
     pp_template_build_t build;
     const void         *builder;
     uint32_t            most;
-    uint32_t            count, made;     /* templates kept now; made so far */
+    uint32_t            count;           /* templates kept now */
     pp_kept_t          *newest;          /* a list in the order of the last use */
     pp_sized_pool_t    *pools;
 } pp_templates_t;

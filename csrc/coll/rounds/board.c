@@ -415,6 +415,6 @@ pp_status_t pp_board_rounds_open(pp_allreduce_t *coll, const pp_agreed_t *agreed
     coll->ops = &ops;
     coll->handle.ops = &ops.handle;
     coll->config.algorithm = PP_SHARED_MEMORY;
-    pp_series_open_bare(coll->handle.engine, agreed->id, coll->count, kernels, &coll->series);
+    pp_series_open_bare(coll->handle.engine, coll->count, kernels, &coll->series);
     return pp_on_board_open(coll, &way, agreed->region);
 }
