@@ -49,6 +49,7 @@ from .gossip import GossipRequest, SyncGossipRequest
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .preduce import PreduceRequest
 from .queue import QueueRequest
+from .recording import Recorder, record
 from .status import Activation, Cause, Stats, Status
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ __all__ = [
     "PreduceRequest",
     "QueueRequest",
     "Quorum",
+    "Recorder",
     "Request",
     "Solo",
     "Startall",
@@ -86,6 +88,7 @@ __all__ = [
     "Waitall",
     "groups",
     "methods",
+    "record",
     "topology",
 ]
 
