@@ -28,6 +28,7 @@ from ..bench.gossip_options import BenchGossipOptions
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
 from ..bench.torch_options import BenchTorchOptions
+from ..sim.gain_options import GainOptions
 from ..sim.gossip_options import GossipOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
@@ -63,7 +64,7 @@ BenchOptions = (
     AllreduceBench | BenchGroupsOptions | BenchGossipOptions | BenchTorchOptions | TuneOptions
 )
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
-SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions
+SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions | GainOptions
 Job = BenchOptions | InfoOptions | SimJob | TopologyOptions
 
 
@@ -182,6 +183,10 @@ def _run_simulation(job: SimJob, comm: MPI.Intracomm | None) -> int:
         from .gossip import gossip
 
         return gossip(job, comm)
+    if isinstance(job, GainOptions):
+        from .gain import gain
+
+        return gain(job, comm)
     from .sim_run import schedule, skew
 
     return schedule(job, comm) if isinstance(job, ScheduleOptions) else skew(job, comm)

@@ -13,7 +13,7 @@ from .. import __version__
 from ..provenance import note_command
 from . import InfoOptions, Job
 from .bench_app import bench
-from .gossip_app import sim
+from .gain_app import sim
 from .groups_app import groups
 from .topology_app import topology
 from .tune_app import tune

@@ -17,7 +17,7 @@ from .options import REPEATABLE, JsonOption, count, duration, file
 from .reading import file_refusal, files_complaint, read, refuse
 from .sim_app import sim
 
-_GENERATORS = ("random:3", "smart:3", "controller:3", "static")
+GENERATORS = ("random:3", "smart:3", "controller:3", "static")
 _EVEN = "slow:0:1x"
 _RANKS = 16
 _ITERATIONS = 200
@@ -176,7 +176,7 @@ def sim_groups(
         typer.Option(
             metavar="GENERATOR",
             help=f"Which groups: one of the generators listed below. {REPEATABLE} Default: "
-            f"{', '.join(_GENERATORS)}.",
+            f"{', '.join(GENERATORS)}.",
         ),
     ] = None,
     arrivals: ArrivalsOption = "slow:0:6x",
@@ -209,7 +209,7 @@ def sim_groups(
     and computes again when its request is complete. With a slow rank, each generator also runs
     with that rank at normal speed, and x is how many times longer an iteration takes.
     """
-    plans = [read("--generator", parse_generator, text) for text in generator or _GENERATORS]
+    plans = [read("--generator", parse_generator, text) for text in generator or GENERATORS]
     options = GroupsOptions(
         plans=tuple(plans),
         ranks=ranks,

@@ -41,6 +41,19 @@ _NETWORK_HELP = (
     "largest message without rendezvous); or a preset followed by such values."
 )
 
+DeliverOption = Annotated[
+    Deliver,
+    typer.Option(
+        help="What a request delivers: the latest round; the sum of all rounds that the rank "
+        "was not given yet; or each round, in order.",
+        case_sensitive=False,
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    file(help="Plot the time of a step and write the picture to this file (.png, .pdf or .svg)."),
+]
+
 sim = typer.Typer(
     help="Simulate many ranks in one process, in virtual time, with the library's own engine. "
     "No mpirun is needed.",
@@ -96,14 +109,7 @@ def skew(
             help="Seed of arrival times, draws and network; the same seed gives the same results.",
         ),
     ] = 0,
-    deliver: Annotated[
-        Deliver,
-        typer.Option(
-            help="What a request delivers: the latest round; the sum of all rounds that the rank "
-            "was not given yet; or each round, in order.",
-            case_sensitive=False,
-        ),
-    ] = Deliver.LATEST,
+    deliver: DeliverOption = Deliver.LATEST,
     max_lag: Annotated[
         int | None,
         typer.Option(
@@ -141,12 +147,7 @@ def skew(
         ),
     ] = None,
     json: JsonOption = None,
-    plot: Annotated[
-        Path | None,
-        file(
-            help="Plot the time of a step and write the picture to this file (.png, .pdf or .svg)."
-        ),
-    ] = None,
+    plot: PlotOption = None,
 ) -> None:
     """Compare policies on many simulated ranks.
 

@@ -77,7 +77,7 @@ def _skew(options: SkewOptions) -> int:
     from ..sim.report import save_json
     from ..sim.table import print_report
 
-    report = _simulate(options)
+    report = simulate_rounds(options)
     print_report(report)
     sys.stdout.flush()
     saved = True
@@ -92,7 +92,8 @@ def _skew(options: SkewOptions) -> int:
     return int(not (report.verified and saved))
 
 
-def _simulate(options: SkewOptions) -> SkewReport:
+def simulate_rounds(options: SkewOptions) -> SkewReport:
+    """Simulate all policies, sizes and numbers of ranks, with a bar on a terminal."""
     from ..sim.arrivals import parse_arrivals
     from ..sim.report import SkewReport
     from ..sim.skew import Run, compare

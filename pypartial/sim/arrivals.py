@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("BASE_NS", "LONGEST_NS", "MODELS_HELP", "VARIATION"),
-    *("Arrivals", "arrivals_complaint", "parse_arrivals"),
+    *("Arrivals", "arrivals_complaint", "parse_arrivals", "trace_shape"),
 ]
 
 BASE_NS = 100_000_000
@@ -495,23 +495,44 @@ def _read_empirical(request: _Request, usage: str) -> Arrivals:
     return _Empirical(f"empirical:{path}", request.ranks, request.seed, sample)
 
 
-def _read_trace(request: _Request, usage: str) -> Arrivals:
-    path = _path(request, usage)
-    rows: list[npt.NDArray[np.int64]] = []
-    columns, lines = request.ranks, 0
+def trace_shape(path: str) -> tuple[int, int]:
+    """Return how many lines, one a step, and columns, one a rank, a trace has.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be used.
+    """
+    lines = columns = 0
+    for row in _rows(path):
+        lines, columns = lines + 1, len(row)
+    return lines, columns
+
+
+def _rows(path: str) -> Iterator[list[int]]:
+    """Yield the times of each line of a trace; there is at least one."""
+    columns = 0
     for line, cells in _lines(path):
-        if lines and len(cells) != columns:
+        if columns and len(cells) != columns:
             raise ValueError(
                 f"{path}, line {line}: {len(cells)} columns, but {columns} in the lines before; "
                 "write one column a rank in every line"
             )
-        columns, lines = len(cells), lines + 1
-        times = [_cell(cell, path, line) for cell in cells]
+        columns = len(cells)
+        yield [_cell(cell, path, line) for cell in cells]
+    if not columns:
+        raise ValueError(f"{path} has no times: write one line a step, one column a rank")
+
+
+def _read_trace(request: _Request, usage: str) -> Arrivals:
+    path = _path(request, usage)
+    rows: list[npt.NDArray[np.int64]] = []
+    columns = lines = 0
+    for times in _rows(path):
+        columns, lines = len(times), lines + 1
         # Lines behind the last step are checked, and not kept.
         if lines <= request.steps:
             rows.append(np.array(times, dtype=np.int64))
-    if not lines:
-        raise ValueError(f"{path} has no times: write one line a step, one column a rank")
     if columns != request.ranks:
         raise ValueError(
             f"{path} has {columns} columns, one a rank, but there are {request.ranks} ranks: "

@@ -64,12 +64,18 @@ class Row:
         How many groups of each size there were.
     alone : float
         Share of the requests that were completed without a group.
+    step_ns : float
+        Mean time of an iteration over all ranks' iterations, so a fast rank counts more.
+    staleness : float
+        By how many iterations a member is behind the newest of its group, on average.
     """
 
     generator: str
     sides: list[Side]
     sizes: dict[int, int]
     alone: float
+    step_ns: float
+    staleness: float
 
 
 def _model(options: GroupsOptions, arrivals: str) -> Arrivals:
@@ -128,7 +134,15 @@ def measure(
     sides = [_side(name, ranks, result, even) for name, ranks in parts.items() if ranks]
     requests = sum(result.iterations)
     sizes = dict(sorted(result.sizes().items()))
-    return Row(plan.text, sides, sizes, result.alone / requests)
+    members = sum(size * count for size, count in sizes.items())
+    return Row(
+        plan.text,
+        sides,
+        sizes,
+        result.alone / requests,
+        sum(result.elapsed_ns) / requests,
+        result.behind / max(members, 1),
+    )
 
 
 def _side(name: str, ranks: list[int], result: Result, even: Result | None) -> Side:

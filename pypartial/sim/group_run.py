@@ -77,6 +77,8 @@ class Result:
         How long each rank waited in them.
     alone : int
         Requests without a group.
+    behind : int
+        By how many iterations members of groups were behind the newest one, summed up.
     """
 
     groups: list[list[int]]
@@ -84,6 +86,7 @@ class Result:
     elapsed_ns: list[int]
     waited_ns: list[int]
     alone: int = 0
+    behind: int = 0
 
     def iteration_ns(self, ranks: Sequence[int]) -> float:
         """Return the mean time of an iteration of these ranks; NaN if they have completed none."""
@@ -132,6 +135,8 @@ class _Run(Events):
 
     def begin(self, now: int, group: Begin) -> None:
         self.result.groups.append(group.members)
+        newest = max(group.iterations)
+        self.result.behind += sum(newest - iteration for iteration in group.iterations)
         self.write(now, "begin", group)
         end = now + self.course.group_ns
         self.write(end, "end", group)

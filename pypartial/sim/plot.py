@@ -1,4 +1,4 @@
-"""The plot of ``pypartial sim skew``: time of a step, with a line for each policy."""
+"""The plots of ``pypartial sim skew`` and ``sim gain``: time of a step by policy."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from .skew import Row
 # Okabe and Ito's colours, which colour-blind readers tell apart; the synchronous baseline is black.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _BASELINE = "full"
+# A name, microseconds (mean, and 99th percentile or None), how many times faster than full.
+Bar = tuple[str, float, float | None, float]
 
 
-def save_plot(report: SkewReport, path: Path) -> None:
+def save_plot(report: SkewReport, path: Path, more: Sequence[Bar] = ()) -> None:
     """Draw the mean time of a step and save it; the suffix of the file names its format.
 
     The plot is against the number of ranks if there are several, else against the size if there are
-    several, else it has a bar for each policy, with a mark at the 99th percentile.
+    several, else it has a bar for each policy, with a mark at the 99th percentile, and `more` bars.
     """
     figure, axes = plt.subplots(figsize=(8.5, 5.2), layout="constrained")
     by_ranks = len(report.options.ranks) > 1
     if by_ranks or len(report.options.sizes) > 1:
         _lines(axes, report.rows, by_ranks=by_ranks)
     else:
-        _bars(axes, report.rows)
+        _bars(axes, [*map(_bar, report.rows), *more])
     options = report.options
     where = [] if by_ranks else [f"{options.ranks[0]:,} ranks"]
     if len(options.sizes) == 1:
@@ -87,29 +89,33 @@ def _lines(axes: Axes, rows: Sequence[Row], *, by_ranks: bool) -> None:
     axes.legend(frameon=False)
 
 
-def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    places = range(len(rows))
-    colours = iter(_COLOURS * len(rows))
+def _bar(row: Row) -> Bar:
+    return row.policy, row.step_us.mean, row.step_us.p99, row.speedup_vs_synchronous
+
+
+def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
+    colours = iter(_COLOURS * len(bars))
+    names = [name for name, *_ in bars]
     axes.barh(
-        places,
-        [row.step_us.mean for row in rows],
-        color=["#444444" if row.policy == _BASELINE else next(colours) for row in rows],
+        names,
+        [mean for _, mean, *_ in bars],
+        color=["#444444" if name == _BASELINE else next(colours) for name in names],
         height=0.6,
     )
-    for place, row in zip(places, rows, strict=True):
-        axes.plot([row.step_us.p99] * 2, [place - 0.3, place + 0.3], color="#000000", linewidth=1.5)
-        text = format_duration(1e3 * row.step_us.mean)
-        if row.policy != _BASELINE:
-            text += f" ({row.speedup_vs_synchronous:.2f} x faster than full)"
+    for place, (name, mean, p99, speedup) in enumerate(bars):
+        if p99 is not None:
+            axes.plot([p99] * 2, [place - 0.3, place + 0.3], color="#000000", linewidth=1.5)
+        text = format_duration(1e3 * mean)
+        if name != _BASELINE:
+            text += f" ({speedup:.2f} x faster than full)"
         axes.annotate(
             text,
-            (max(row.step_us.mean, row.step_us.p99), place),
+            (max(mean, p99 or 0), place),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
         )
-    axes.set_yticks(places, [row.policy for row in rows])
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.45 * max(row.step_us.p99 for row in rows))
+    axes.set_xlim(0, 1.45 * max(max(mean, p99 or 0) for _, mean, p99, _ in bars))
     axes.xaxis.set_major_formatter(lambda us, _position: format_duration(1e3 * us))
     axes.set_xlabel("time of a step: mean over ranks and steps; the mark is the 99th percentile")

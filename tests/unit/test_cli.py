@@ -314,7 +314,7 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 COMMANDS = (
     *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
     *("bench groups", "bench gossip", "bench torch", "tune"),
-    *("sim", "sim skew", "sim schedule", "sim groups", "sim gossip"),
+    *("sim", "sim skew", "sim schedule", "sim groups", "sim gossip", "sim gain"),
     *("groups", "groups show", "groups analyse", "topology", "topology show"),
 )
 
