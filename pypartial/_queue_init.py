@@ -92,7 +92,7 @@ class QueueInit:
         Returns
         -------
         QueueRequest
-            Free it by `QueueRequest.Free` before the context.
+            Free it by `Request.Free` before the context.
 
         Raises
         ------

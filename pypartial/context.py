@@ -273,12 +273,13 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         It has the same handle as the communicator that the context was given, is equal to it, and
         of a subclass of its class. While a blocking collective call of it waits for other ranks,
         this rank has left all handles of all contexts of this process, except those with the policy
-        `Full`, so that rounds go on without it: put metrics, barriers and checkpoints of all ranks
-        through this communicator, and no `away` is needed. Other threads go on with their requests.
+        `Full`, and queues that average every update. So rounds go on without it: put metrics,
+        barriers and checkpoints of all ranks through this communicator, and no `away` is needed.
+        Other threads go on with their requests.
         Communicators that it makes, as by ``Dup`` or ``Split``, are plain ones. All else is
-        mpi4py's: `Create_group`, `Free`, nonblocking and persistent calls, those of neighbourhoods
-        and from rank to rank, and functions that take a communicator. So are all calls of it with
-        ``progress="caller"``, where no thread could serve the rounds.
+        mpi4py's: ``Create_group``, ``Free``, nonblocking and persistent calls, those of
+        neighbourhoods and from rank to rank, and functions that take a communicator. So are all
+        calls of it with ``progress="caller"``, where no thread could serve the rounds.
         """
         return self._comm
 
