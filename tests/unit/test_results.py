@@ -19,7 +19,7 @@ from support.mpirun import launch, program, python
 from pypartial import provenance, statistics
 from pypartial.bench import results
 from pypartial.cli import app
-from pypartial.sim import gossip_run, group_report, mixing
+from pypartial.sim import gain, gossip_run, group_report, mixing
 from pypartial.sim import skew as simulated
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
@@ -130,6 +130,7 @@ def test_the_schema_is_one() -> None:
         (simulated.Idle, "idle"),
         (group_report.Row, "simGroupsRow"),
         (group_report.Side, "simGroupsSide"),
+        (gain.Way, "simGainWay"),
         (gossip_run.GossipRow, "simGossipRow"),
         (mixing.Analysis, "groupsAnalysis"),
         (statistics.Latency, "latency"),
