@@ -31,8 +31,8 @@ struct pp_team {
     int32_t     window;              /* rounds of a handle in flight at once */
     int32_t     cores;               /* that the ranks of the node may use, together; 0: not known */
     uint32_t    live_handles;
-    _Atomic int32_t *in_step;        /* handles in which ranks are, of the process, or of a simulated rank's context */
-    _Atomic int32_t  in_step_here;
+    _Atomic int32_t *in_step;        /* handles in which ranks are in step, of all contexts of the process */
+    _Atomic int32_t  in_step_here;   /* the same where a process has many simulated ranks: of this context */
     pp_tuned_t *tuned;               /* the tuning table, for the choices of rank 0; owned */
     size_t      tuned_count;
     int32_t     link;                /* pp_link_kind_t: between the ranks */
