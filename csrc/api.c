@@ -4,6 +4,7 @@
 #include "coll/rounds/allreduce.h"
 #include "node/keeper.h"
 #include "progress/live.h"
+#include "progress/sight.h"
 #include "progress/staging.h"
 
 #include <stdlib.h>
@@ -126,7 +127,7 @@ static void check_order(pp_ctx_t *ctx)
     pp_engine_settle(&ctx->engine);
 }
 
-pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
+static pp_status_t call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(pp_lock(ctx));
     const pp_call_kind_t kind = ctx->calls.kind;
@@ -142,6 +143,14 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
     if (status == PP_PENDING)
         check_order(ctx);
     pp_unlock(ctx);
+    return status;
+}
+
+pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    const uint64_t since_ns = pp_sight_enter();
+    pp_status_t    status = call_wait(ctx, timeout_us);
+    pp_sight_leave(since_ns);
     return status;
 }
 
@@ -272,10 +281,13 @@ pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
         status = pp_call_check_none(&ctx->calls, "Start");
-    else if ((status = pp_staging_enter(handle, &device)) >= 0)
+    else if ((status = pp_staging_enter(handle, &device)) >= 0) {
+        const uint64_t since_ns = pp_sight_starts(ctx, handle);
         status = pp_staging_leave(ctx, &device, handle->face->start(ctx, handle));
+        pp_sight_started(ctx, handle, since_ns, status);
+    }
     pp_team_called(&ctx->team, PP_CALL_START, handle->id);
-    bool note = ctx->team.has_note || ctx->unpinned_due;
+    bool note = ctx->team.has_note || ctx->unpinned_due || ctx->sight.is_due;
     pp_wake_for_alarm(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
 }
@@ -358,12 +370,14 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
     pp_team_called(&ctx->team, timeout_us == 0 ? PP_CALL_TEST : PP_CALL_WAIT, handle->id);
+    const uint64_t   since_ns = pp_sight_waits(ctx, handle, timeout_us);
     pp_cuda_device_t device;
     pp_status_t      status = pp_staging_enter(handle, &device);
     if (status >= 0)
         status = pp_staging_leave(ctx, &device, wait_inside(ctx, handle, timeout_us, result, view));
     else
         give_up(handle);
+    pp_sight_waited(ctx, handle, since_ns, status);
     pp_unlock(ctx);
     return status;
 }
@@ -391,8 +405,10 @@ pp_status_t pp_await(pp_handle_t *handle, int64_t timeout_us)
     pp_status_t status = check_collects(ctx, handle, "Wait");
     if (status >= 0)
         status = pp_check_holds_none(ctx, "Wait");
+    const uint64_t since_ns = pp_sight_waits(ctx, handle, timeout_us);
     if (status >= 0 && handle->request.state != PP_IDLE && (status = pp_staging_enter(handle, &device)) >= 0)
         status = pp_staging_leave(ctx, &device, help(ctx, handle, timeout_us, NULL));
+    pp_sight_waited(ctx, handle, since_ns, PP_PENDING);
     pp_unlock(ctx);
     return status;
 }
@@ -432,8 +448,10 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
     if (status >= 0) {
         pp_look(ctx);
         status = handle->face->more(ctx, handle, result);
-        if (status == PP_OK)
+        if (status == PP_OK) {
+            pp_sight_given(ctx, handle, 0);
             pp_engine_settle(&ctx->engine);
+        }
     }
     pp_unlock(ctx);
     return status;
@@ -475,6 +493,7 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
         status = pp_flush_call_begin(&ctx->calls, handle, kind);
     if (status >= 0)
         ctx->calls.discarded_out = discarded;
+    pp_sight_ends(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
     return status;
@@ -498,11 +517,28 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
         return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");
     }
     pp_status_t status = handle->face->hand_out(ctx, handle, result, NULL);
+    if (status == PP_OK)
+        pp_sight_given(ctx, handle, 0);
     pp_unlock(ctx);
     return status;
 }
 
 /* ---- away ----------------------------------------------------------------------------------------------------- */
+
+/* Blocking calls of the application that the library sees may contain each other: a thread's outermost counts. */
+static _Thread_local struct { uint32_t depth; uint64_t since_ns; } outside;
+
+static void step_out(void)
+{
+    if (outside.depth++ == 0)
+        outside.since_ns = pp_sight_enter();
+}
+
+static void step_in(void)
+{
+    if (outside.depth > 0 && --outside.depth == 0)
+        pp_sight_leave(outside.since_ns);
+}
 
 pp_status_t pp_away_begin(pp_ctx_t *ctx)
 {
@@ -510,6 +546,8 @@ pp_status_t pp_away_begin(pp_ctx_t *ctx)
     pp_status_t status = pp_check_holds_none(ctx, "away()");
     if (status >= 0)
         status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
+    if (status >= 0)
+        step_out();
     pp_engine_settle(&ctx->engine);
     pp_unlock(ctx);
     return status;
@@ -522,6 +560,7 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     if (ctx->calls.kind != PP_CALL_AWAY) {
         status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away(), and cannot leave it");
     } else {
+        step_in();
         pp_team_count_as_given(&ctx->team, NULL);
         pp_call_finish(&ctx->calls, PP_OK);
         ctx->calls.kind = PP_CALL_NONE;
@@ -531,8 +570,17 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     return status;
 }
 
-void pp_aside_begin(void) { pp_live_aside(1); }
-void pp_aside_end(void) { pp_live_aside(-1); }
+void pp_aside_begin(void)
+{
+    step_out();
+    pp_live_aside(1);
+}
+
+void pp_aside_end(void)
+{
+    pp_live_aside(-1);
+    step_in();
+}
 
 /* If there are two, the next Start asks for the other. */
 const char *pp_ctx_log_note(pp_ctx_t *ctx)
@@ -542,6 +590,12 @@ const char *pp_ctx_log_note(pp_ctx_t *ctx)
     bool *due = ctx->unpinned_due ? &ctx->unpinned_due : &ctx->team.has_note, any = *due;
     snprintf(ctx->log_note, sizeof ctx->log_note, "%s", ctx->unpinned_due ? ctx->unpinned : ctx->team.patience_note);
     *due = false;
+    if (!any && ctx->sight.is_due) {
+        ctx->sight.is_due = false;
+        ctx->sight.due_ns = pp_team_coarse_now(&ctx->team) + ctx->sight.every_ns;
+        ctx->log_note[0] = 0;
+        any = true;
+    }
     pp_unlock(ctx);
     return any ? ctx->log_note : NULL;
 }

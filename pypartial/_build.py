@@ -94,6 +94,12 @@ def module(name: str, headers: list[str], sources: list[str], simulates: bool) -
 
 SOURCES = files("*.c")
 REAL = [source for source in SOURCES if not SIMULATION.match(source)]
-HEADERS = ["pypartial.h", "pypartial_device.h", "pypartial_gossip.h", "pypartial_queues.h"]
+HEADERS = [
+    "pypartial.h",
+    "pypartial_device.h",
+    "pypartial_gossip.h",
+    "pypartial_queues.h",
+    "pypartial_sight.h",
+]
 ffi = module("_core", HEADERS, REAL, simulates=False)
 sim_ffi = module("_core_sim", [*HEADERS, "pypartial_sim.h"], SOURCES, simulates=True)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ._explain import Explainer, Question, obstacles, report_call
 from ._native import CORE_ERRORS, LOGGER, SLICE_S, SLICE_US, Native, wait_in_slices
+from ._sight import Span
 from .errors import Error, TimeoutError
 
 if TYPE_CHECKING:
     from ._core import CData
     from ._handle import Request
+    from ._sight import Trace
 
 
 _BEFORE = "what was queued before on the streams of Start and Wait"
@@ -84,6 +86,7 @@ class CollectiveCalls:
 
     def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:
         self._native, self._ctx, self._stall_warning = native, ctx, stall_warning
+        self.trace: Trace | None = None
         self._begun: _Call | None = None
         # Of calls that have not begun: which contributions of other threads they wait for, see
         # pp_land_all().
@@ -108,10 +111,13 @@ class CollectiveCalls:
         self._awaited.pop(_try("away"), None)
         self._native.check(self._native.lib.pp_away_begin(self._ctx))
         self._awaited.clear()
+        self._away = Span(self.trace, "away", "CALL")
+        self._away.__enter__()
 
     def come_back(self) -> None:
         """End that call."""
         self._native.check(self._native.lib.pp_away_end(self._ctx))
+        self._away.__exit__(None, None, None)
 
     def refuse_while_begun(self, name: str = "") -> None:
         """Raise if a call of another name has timed out and is still in progress."""
@@ -155,7 +161,8 @@ class CollectiveCalls:
             self._awaited.clear()  # what comes next repeats no other thread's try, either
             call = _Call(name, made_with)
         try:
-            self._finish(name, request, timeout)
+            with Span(self.trace, name, "CALL"):
+                self._finish(name, request, timeout)
         except TimeoutError:
             self._begun = call
             raise

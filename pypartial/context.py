@@ -39,6 +39,7 @@ from ._launch import alone
 from ._names import PROGRESS, TRANSPORT
 from ._preduce_init import PreduceInit
 from ._queue_init import QueueInit
+from ._sight import Sight, trace_key
 from .errors import ArgumentError, Error
 from .status import Stats
 
@@ -60,7 +61,7 @@ _REMEDY = (
 )
 
 
-class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
+class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit, Sight):
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or
@@ -118,6 +119,10 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         Seconds, above 0. A wait that takes longer logs a warning (logger ``"pypartial"``) that
         names the handle, the round, the ranks it waits for and what each of them is doing. The
         warning is repeated whenever the time waited has doubled. None: never.
+
+    report_every : float or None, optional
+        Seconds, above 0. Rank 0 logs a line of `report` (logger ``"pypartial"``) at the first Start
+        after each of them. None: never. Other ranks ignore it.
 
     Raises
     ------
@@ -200,6 +205,7 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         patience: float | Literal["auto"] | None = "auto",
         backlog: int | Literal["auto"] = "auto",
         stall_warning: float | None = 30.0,
+        report_every: float | None = None,
     ) -> None:
         self._gone: str | None = "the context was not created"
         if _shares_mpi:
@@ -229,6 +235,9 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
             config.path = _transport(lib, transport)
             config.node_ranks = node_ranks()
             config.ipc_from = ipc_from()
+            config.trace = trace_key()
+            if report_every is not None:
+                report_every = positive_seconds("report_every", report_every, "None")
         except Exception as error:
             complaint = as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
@@ -245,6 +254,9 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         self._size: int = lib.pp_ctx_size(self._ctx)
         self._calls = CollectiveCalls(native, self._ctx, self._stall_warning)
         self._gone = None
+        self._trace = None
+        if self._rank == 0 and report_every is not None:
+            lib.pp_ctx_report_every(self._ctx, int(report_every * 1e9))
         if self._rank == 0:
             tuning.use(native, self._ctx)
         _live_contexts.add(self)
@@ -253,6 +265,8 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         lone = alone(native.MPI.COMM_WORLD.size) if self._size == 1 else None
         if lone is not None:
             _native.warn(lone)
+        if config.trace:
+            self._trace_by_name()
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -411,8 +425,11 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
     def _log_note(self) -> None:
         """Log what the core has to tell, if anything: about patience, or memory of the host."""
         note = self._native.lib.pp_ctx_log_note(self._ctx)
-        if note:
-            _native.LOGGER.warning("%s", self._native.text(note))
+        text = self._native.text(note) if note else None
+        if text == "":
+            text = self.report().line()
+        if text:
+            _native.LOGGER.warning("%s", text)
 
     def _warn(self) -> None:
         """Give the warning that the core has for the user, if any; call it from public methods."""
@@ -468,6 +485,8 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit):
         self._calls.make(name, None, left, lambda: (begin(self._ctx), None))
         self._refuse("the context was freed")
         self._over = True
+        if self._trace is not None:
+            self._trace.finish()
         _live_contexts.discard(self)
 
     def __enter__(self) -> Context:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from mpi4py import MPI
 
-__all__ = ["Recorder", "computations", "record"]
+__all__ = ["Recorder", "computations", "met", "record"]
 
 _VARIABLE = "PYPARTIAL_RECORD"
 _PINGS = 20
@@ -89,7 +89,7 @@ class Recorder:
         self._calls = array("q")
         if self._path is not None:
             self._comm = given.Dup()
-            self._met = _met(self._comm)
+            self._met = met(self._comm)
         return self
 
     def step(self) -> None:
@@ -168,7 +168,7 @@ class Recorder:
     def _gather(self, calls: npt.NDArray[np.int64]) -> None:
         """Let rank 0 write the times of all ranks."""
         comm = self._comm
-        (begun, ahead), (now, last) = self._met, _met(comm)
+        (begun, ahead, _), (now, last, _) = self._met, met(comm)
         drift = (last - ahead) / max(now - begun, 1)
         calls -= ahead + ((calls - begun) * drift).astype(np.int64)
         gathered = np.empty((comm.size, calls.size), np.int64) if comm.rank == 0 else None
@@ -187,17 +187,18 @@ class Recorder:
         warn(f"the recording {self._path} {text}")
 
 
-def _met(comm: MPI.Comm) -> tuple[int, int]:
+def met(comm: MPI.Comm) -> tuple[int, int, int]:
     """Return a time of this rank's clock, and by how much it was ahead of rank 0's; collective.
 
-    Clocks that differ by less than a message takes are one, as on a node.
+    The third number is by how much the second may be wrong. Clocks that differ by less are one, as
+    on a node. All are nanoseconds.
     """
     if comm.rank == 0:
         for rank in range(1, comm.size):
             for _ in range(_PINGS):
                 comm.recv(source=rank)
                 comm.send(monotonic_ns(), rank)
-        return monotonic_ns(), 0
+        return monotonic_ns(), 0, 0
     found = []
     for _ in range(_PINGS):
         sent = monotonic_ns()
@@ -205,7 +206,8 @@ def _met(comm: MPI.Comm) -> tuple[int, int]:
         back = monotonic_ns()
         found.append((back - sent, (sent + back) // 2, theirs))
     trip, mine, theirs = min(found)
-    return mine, mine - theirs if 2 * abs(mine - theirs) > trip else 0
+    ahead = mine - theirs
+    return (mine, ahead, trip // 2) if 2 * abs(ahead) > trip else (mine, 0, 0)
 
 
 def computations(calls: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], bool]:

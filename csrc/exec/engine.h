@@ -11,6 +11,7 @@
 #define PP_ENGINE_H
 
 #include "../include/pypartial_sim.h"   /* pp_coverage_t, pp_plant_t */
+#include "../include/pypartial_sight.h"
 #include "../base/nodes.h"
 #include "../transport/transport.h"
 #include "bulk.h"
@@ -67,6 +68,8 @@ struct pp_engine {
     pp_coverage_t   coverage;
     void          (*hear_group)(void *sim, pp_engine_t *engine, uint32_t handle, const pp_groups_action_t *action);
     void           *sim;            /* NULL: nobody listens */
+
+    void          (*tell)(pp_engine_t *engine, const pp_event_t *event);   /* of a trace; NULL: there is none */
 
     char            error_text[PP_ERROR_TEXT];
 

@@ -148,6 +148,22 @@ struct pp_handle {
     bool               unready;      /* what it is made with is on its way from a device: the rank does not vote yet */
     bool               ended;        /* the other ranks have freed it while this rank was out */
     uint64_t           gone_at;      /* the lowest next_round() of the peers that gave the context up; UINT64_MAX: none */
+    struct {                         /* see progress/sight.h */
+        uint64_t tick;               /* the coarse clock at the last Start */
+        bool     begins;             /* the Start in progress begins a cycle that is timed */
+        struct pp_cycle {
+            uint64_t start_ns;       /* 0: no cycle is timed */
+            uint64_t inside_ns;      /* of the process, then */
+            uint64_t waited_ns, given_ns;
+            bool     waits;          /* a Wait has begun */
+        } cycle;
+        struct pp_given {            /* the result that was handed out last; see pp_row_t and PP_EVENT_GIVEN */
+            uint64_t next;           /* of rounds: the one after it */
+            uint64_t key, number, contributions, missed, staleness;
+            int32_t  active, cause, initiator;   /* -1: none */
+            bool     late, external;
+        } given;
+    } sight;
     struct {                         /* see coll/patience.h */
         pp_habit_t habit;
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */

@@ -203,7 +203,7 @@ typedef struct pp_ctx_config {
     int32_t  path;             /* pp_path_t; checked */
     int32_t  node_ranks;       /* k > 0: take each k ranks of a node for a node of their own, so that one machine
                                   tests several nodes; 0: no; checked */
-    int32_t  unused;
+    int32_t  trace;            /* a number that the name of the folder for traces has; 0: none is named; checked */
     int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic; 0, INT64_MAX: for ever */
     uint64_t backlog_bytes;    /* that PP_EACH queues for this rank while it has left by patience; 0: automatic */
     uint64_t ipc_from;         /* for pp_ctx_ipc_from(); rank 0 chooses for all ranks, so only its value matters */

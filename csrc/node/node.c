@@ -64,10 +64,12 @@ void pp_node_lent(pp_node_t *node, uint64_t ns)
 bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size)
 {
     uint64_t ranges = PP_SHARED_LABEL + pp_commons_bytes(size);
-    uint64_t common = whole_pages(ranges + sizeof(pp_ranges_t));
+    uint64_t rows = whole_pages(ranges + sizeof(pp_ranges_t));
+    uint64_t common = whole_pages(rows + (uint64_t)size * sizeof(pp_row_t));
     *node = (pp_node_t){.memory = memory, .base = memory->memory, .index = index, .size = size, .magnify = 1};
     node->commons = pp_node_at(node, PP_SHARED_LABEL);
     node->ranges = pp_node_at(node, ranges);
+    node->rows = pp_node_at(node, rows);
     node->pulses = calloc((size_t)size, sizeof *node->pulses);
     if (!node->pulses || !pp_shared_reach(memory, common) || !pp_shared_commit(memory, 0, common))
         return false;

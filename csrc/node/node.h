@@ -9,6 +9,7 @@
 #ifndef PP_NODE_H
 #define PP_NODE_H
 
+#include "../include/pypartial_sight.h"
 #include "../base/shared.h"
 #include "ranges.h"
 
@@ -63,6 +64,7 @@ typedef struct pp_node {
     pp_shared_t  *memory;            /* NULL: simulated ranks, whose offsets are addresses */
     char         *base;              /* of offsets */
     pp_commons_t *commons;
+    pp_row_t     *rows;              /* by index; NULL: simulated ranks */
     int32_t       index, size;       /* this rank's index on the node; the number of its ranks */
     uint64_t      magnify;           /* simulated ranks: a byte of a vector counts for this many; else 1 */
     int32_t       room;              /* simulated ranks: see pp_pace_t; else 0 */

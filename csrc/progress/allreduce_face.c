@@ -196,6 +196,19 @@ static pp_outcome_t *copy_newest(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_view_ou
     }
 }
 
+/* The round that a Start is the first to be able to join follows the one that was given last. */
+static void tell_sight(pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    struct pp_given *given = &coll->handle.sight.given;
+    const pp_tally_t *tally = &outcome->tally;
+    *given = (struct pp_given){
+        .key = given->next + 1, .number = outcome->round, .next = outcome->round + 1,
+        .contributions = tally->contributions,
+        .missed = coll->request.missed, .staleness = outcome->staleness, .active = (int32_t)tally->active,
+        .cause = (int32_t)tally->cause, .initiator = tally->initiator == PP_NO_INITIATOR ? -1 : (int32_t)tally->initiator,
+        .late = coll->request.start > 0 && outcome->round < coll->handle.request.at, .external = outcome->external};
+}
+
 pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
@@ -204,7 +217,9 @@ pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t
     pp_outcome_t *outcome = copy_newest(ctx, coll, view);
     if (!outcome && (status = pp_engine_check(&ctx->engine)) >= 0)
         status = pp_fail(PP_ERR_INTERNAL, "handle %u: a result was overwritten, and there is no newer one", handle->id);
-    else if (outcome && result)
+    else if (outcome)
+        tell_sight(coll, outcome);
+    if (outcome && result)
         pp_deliver_describe(coll, outcome, coll->request.start, coll->request.missed, result);
     pp_outcome_free(coll, outcome);
     give_up(handle);

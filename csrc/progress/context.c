@@ -1,5 +1,6 @@
 /* context.c - the life of a context, apart from MPI.  See context.h. */
 #define _GNU_SOURCE   /* PTHREAD_MUTEX_ADAPTIVE_NP */
+#include "sight.h"
 #include "vault.h"
 #include "wait_parts.h"
 
@@ -89,6 +90,8 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
     ctx->engine.node_calls = pp_node_calls;
     ctx->engine.node_hears = pp_node_hears;
     ctx->engine.nodes = ctx->nodes;
+    if (status >= 0 && !pp_sight_open(ctx))
+        status = pp_fail(PP_ERR_MEMORY, "no memory for a context");
     if (status >= 0)
         status = pp_calls_open(&ctx->calls, &ctx->team, &ctx->engine, config->window);
     if (config->patience_ns != 0)
@@ -104,6 +107,7 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
 void pp_ctx_empty(pp_ctx_t *ctx)
 {
     pp_calls_close(&ctx->calls);
+    pp_sight_close(ctx);
     pp_vaults_end(ctx);
     pp_engine_release(&ctx->engine);
     pp_node_close(&ctx->node);

@@ -13,6 +13,7 @@
 #include "../coll/calls.h"
 #include "../cuda/pool.h"
 #include "../transport/pp_mpi.h"
+#include "../include/pypartial_sight.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -126,6 +127,13 @@ struct pp_ctx {
     bool            told_apart, told_refused;
     char            note[320];       /* the last text of pp_ctx_note() */
     char            log_note[500];   /* that of pp_ctx_log_note() */
+    struct {                         /* sight.h */
+        pp_row_t *row;               /* NULL: nothing is counted */
+        pp_trace_head_t *trace;      /* NULL: there is none */
+        uint64_t  next;              /* where its next event goes */
+        uint64_t  every_ns, due_ns;  /* pp_ctx_report_every(); 0: never */
+        bool      is_due;
+    } sight;
     struct pp_ctx  *next;            /* live.h */
 };
 

@@ -84,6 +84,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     handle->request.timed_out = false;
     if (vector)
         pp_preduce_copy_out(ctx, preduce, vector);
+    handle->sight.given = pp_preduce_given(preduce, (uint64_t)pp_gossip_of(handle)->staleness);
     if (result)
         *result = (pp_result_t){.round = preduce->result.round, .initiator = -1};
     return PP_OK;

@@ -18,7 +18,7 @@
 
 typedef struct pp_opening {
     uint64_t seed, chunk_bytes, ipc_from;
-    int32_t  window, progress, path, node_ranks, complains;
+    int32_t  window, progress, path, node_ranks, trace, complains;
     int      thread_level;
     char     complaint[PP_AGREE_TEXT];
 } pp_opening_t;
@@ -44,6 +44,8 @@ static pp_status_t judge(const pp_opening_t *all, int size, int rank)
         if (all[r].node_ranks != all[0].node_ranks)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has PYPARTIAL_NODE_RANKS=%d, rank %d has "
                            "%d", all[0].node_ranks, r, all[r].node_ranks);
+        if (all[r].trace != all[0].trace)
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 and rank %d have different PYPARTIAL_TRACE", r);
         if (all[r].chunk_bytes != all[0].chunk_bytes)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has chunk_bytes=%llu, rank %d has %llu",
                            (unsigned long long)all[0].chunk_bytes, r, (unsigned long long)all[r].chunk_bytes);
@@ -63,7 +65,8 @@ static pp_status_t agree(pp_ctx_t *ctx, const pp_ctx_config_t *config, const cha
     memset(&mine, 0, sizeof mine);
     mine.seed = config->seed, mine.chunk_bytes = config->chunk_bytes;
     mine.window = config->window, mine.progress = config->progress;
-    mine.path = config->path, mine.node_ranks = config->node_ranks, mine.ipc_from = config->ipc_from;
+    mine.trace = config->trace, mine.path = config->path, mine.node_ranks = config->node_ranks;
+    mine.ipc_from = config->ipc_from;
     mine.complains = complaint != NULL;
     MPI_Query_thread(&mine.thread_level);
     snprintf(mine.complaint, sizeof mine.complaint, "%s", complaint ? complaint : "");

@@ -117,6 +117,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     if (vector && !preduce->runs)
         pp_preduce_copy_out(ctx, preduce, vector);
     pp_patience_given(&preduce->handle);
+    handle->sight.given = pp_preduce_given(preduce, 0);
     if (result)
         *result = (pp_result_t){.round = preduce->result.round, .initiator = -1};
     return PP_OK;

@@ -70,8 +70,12 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     (void)ctx, (void)view;           /* the elements are in the buffers of the application */
     handle->request.state = PP_IDLE;
     handle->request.timed_out = false;
+    const pp_queues_result_t *given = &pp_queue_of(handle)->result;
+    handle->sight.given = (struct pp_given){
+        .key = (uint64_t)given->iteration + 1, .number = (uint64_t)given->iteration, .active = (int32_t)given->received,
+        .staleness = (uint64_t)given->staleness, .missed = (uint64_t)given->skipped, .cause = -1, .initiator = -1};
     if (result)
-        *result = (pp_result_t){.round = (uint64_t)pp_queue_of(handle)->result.iteration, .initiator = -1};
+        *result = (pp_result_t){.round = (uint64_t)given->iteration, .initiator = -1};
     return PP_OK;
 }
 

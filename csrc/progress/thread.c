@@ -1,5 +1,6 @@
 /* thread.c - the progress thread: it serves other ranks while no application thread attends (wait.c). */
 #define _GNU_SOURCE
+#include "sight.h"
 #include "staging.h"
 #include "wait_parts.h"
 
@@ -81,8 +82,10 @@ static void *progress(void *arg)
             quiet = 0;
         if (atomic_load(&ctx->attended))
             continue;
+        pp_sight_tell(ctx, PP_EVENT_ASLEEP, 0, 0);
         if (!pp_doze(ctx, PP_PROGRESS_ASLEEP, quiet++, INT64_MAX))
             quiet = 0;
+        pp_sight_tell(ctx, PP_EVENT_AWAKE, 0, 0);
     }
     if (ctx->engine.error)           /* a thread of the application may sleep */
         pp_mpi_ring_self(ctx->mpi);

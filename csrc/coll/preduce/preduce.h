@@ -197,6 +197,13 @@ void pp_preduce_store(const pp_preduce_t *preduce, const pp_piece_t *pieces, con
    it was alone afterwards.  `members` NULL: this rank was alone; `weights` NULL: they are equal. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights);
+/* What a report counts of the result in `result`: a group has its number, and one rank alone has none. */
+static inline struct pp_given pp_preduce_given(const pp_preduce_t *preduce, uint64_t staleness)
+{
+    const pp_group_result_t *result = &preduce->result;
+    return (struct pp_given){.key = result->round, .number = result->round, .active = result->count,
+                             .staleness = staleness, .cause = -1, .initiator = -1};
+}
 /* Lets a simulation hear what the machine tells. */
 void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t *action);
 /* The request is complete; `result` describes it. */

@@ -228,6 +228,8 @@ static inline bool pp_rounds_asks(const pp_allreduce_t *coll)
     return pp_handle_waits(&coll->handle) && coll->on_their_way == 0;
 }
 /* The next round is complete.  `left`: the mask of its ranks that had left, if there are any. */
+/* For the trace; only while the engine has one (engine.tell).  `tally`: NULL where it is not known yet. */
+void     pp_rounds_tell(const pp_allreduce_t *coll, pp_event_kind_t kind, uint64_t round, const pp_tally_t *tally);
 void     pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left);
 /* max_lag does not hold this rank's part back. */
 bool     pp_rounds_is_exempt(const pp_allreduce_t *coll);

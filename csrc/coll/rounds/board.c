@@ -252,6 +252,8 @@ static void publish_entry(pp_allreduce_t *coll, uint64_t round, int32_t index)
         learn(coll, round, pp_board_entry(board, index));
     if (pp_board_entry(board, index)->flush)
         pp_node_call_over(board->node, pp_engine_calls(coll->handle.engine, true) + 1);
+    if (coll->handle.engine->tell)
+        pp_rounds_tell(coll, PP_EVENT_PUBLISH, round, &pp_board_entry(board, index)->tally);
     pp_board_publish(board, round, index);
     pp_gather_wake_waiters(coll, round);
     coll->handle.engine->changed = true;

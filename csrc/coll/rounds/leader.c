@@ -193,6 +193,8 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
         return;              /* a rank merges, and tells this one when it has finished */
     if (entry->flush)
         pp_node_call_over(board->node, pp_engine_calls(coll->handle.engine, true) + 1);
+    if (coll->handle.engine->tell)
+        pp_rounds_tell(coll, PP_EVENT_PUBLISH, round, &entry->tally);
     pp_board_publish(board, round, index);
     pp_gather_wake_waiters(coll, round);
     crossing->published = true;

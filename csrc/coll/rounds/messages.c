@@ -333,6 +333,11 @@ static void activated(void *owner, pp_instance_t *instance)
     /* A silent join activates nothing: the policy may still have to bring the round about. */
     state->activated = state->triggered || !state->joined;
     coll->handle.engine->changed = true;
+    if (coll->handle.engine->tell) {
+        const int32_t me = coll->handle.engine->rank;
+        pp_rounds_tell(coll, PP_EVENT_ACTIVATE, instance->round,
+                       state->triggered ? &(pp_tally_t){.initiator = (uint32_t)me} : NULL);
+    }
 }
 
 static pp_tally_t tally_of(const pp_allreduce_t *coll, const pp_round_state_t *state)
@@ -367,6 +372,8 @@ static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *shar
     messages->slot.contributions = 0;
     messages->taken++;
     coll->handle.engine->changed = true;
+    if (coll->handle.engine->tell)
+        pp_rounds_tell(coll, PP_EVENT_JOIN, instance->round, NULL);
 }
 
 static void divide(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
@@ -405,6 +412,8 @@ static void complete_round(pp_allreduce_t *coll)
     if (!outcome)
         return;
     reset_state(coll, round + coll->messages->state_count);
+    if (coll->handle.engine->tell)
+        pp_rounds_tell(coll, PP_EVENT_PUBLISH, round, &outcome->tally);
     pp_rounds_complete(coll, outcome, instance->registers[0].left);
     if (instance->unfinished == 0)
         pp_series_recycle(&coll->series, instance);

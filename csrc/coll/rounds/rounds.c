@@ -74,6 +74,20 @@ static void remember_left(pp_allreduce_t *coll, const pp_tally_t *tally, const u
         pp_rounds_mask_copy(coll, coll->left_before, left);
 }
 
+void pp_rounds_tell(const pp_allreduce_t *coll, pp_event_kind_t kind, uint64_t round, const pp_tally_t *tally)
+{
+    const size_t bytes = coll->count * coll->series.kernels.element_bytes;
+    pp_event_t   event = {.number = round, .handle = coll->handle.id, .kind = (uint8_t)kind, .key = bytes, .d = -1};
+    if (tally) {
+        event.cause = (uint8_t)(tally->cause + 1);
+        event.a = (int32_t)tally->active;
+        event.b = (int32_t)tally->contributions;
+        event.c = (int32_t)tally->contributors;
+        event.d = tally->initiator == PP_NO_INITIATOR ? -1 : (int32_t)tally->initiator;
+    }
+    coll->handle.engine->tell(coll->handle.engine, &event);
+}
+
 void pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left)
 {
     pp_team_t *team = coll->handle.team;

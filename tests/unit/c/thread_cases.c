@@ -46,6 +46,7 @@ bool        pp_staging_work(pp_ctx_t *of) { (void)of; abort(); }
 bool        pp_work_at_round(pp_ctx_t *of, const pp_handle_t *receives) { (void)of, (void)receives; abort(); }
 void        pp_node_lent(pp_node_t *node, uint64_t cpu_ns) { (void)node, (void)cpu_ns; abort(); }
 void        pp_let_others(pp_ctx_t *of, bool have_core) { (void)of, (void)have_core; abort(); }
+void        pp_sight_tell(pp_ctx_t *of, pp_event_kind_t kind, int32_t a, int32_t b) { (void)of, (void)kind, (void)a, (void)b; }
 bool        pp_doze(pp_ctx_t *of, pp_sleeper_t sleeper, unsigned quiet, int64_t limit_us)
 {
     (void)of, (void)sleeper, (void)quiet, (void)limit_us;

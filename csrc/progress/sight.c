@@ -1,0 +1,202 @@
+/* sight.c - see sight.h. */
+#include "sight.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+_Static_assert(sizeof(pp_trace_head_t) == PP_TRACE_HEAD, "the events follow the head");
+_Static_assert(sizeof(pp_event_t) == 48 && sizeof(pp_sample_t) == 48, "as the readers of files and rows take them");
+
+static _Atomic uint32_t timed;       /* cycles of this process that are being timed */
+static _Atomic uint64_t inside_ns;   /* spent in calls that may block, while there were some */
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t inside(void) { return atomic_load_explicit(&inside_ns, memory_order_relaxed); }
+
+uint64_t pp_sight_enter(void)
+{
+    return atomic_load_explicit(&timed, memory_order_relaxed) ? clock_ns(CLOCK_MONOTONIC) : 0;
+}
+
+static void leave(uint64_t since_ns, uint64_t now_ns)
+{
+    atomic_fetch_add_explicit(&inside_ns, now_ns - since_ns, memory_order_relaxed);
+}
+
+void pp_sight_leave(uint64_t since_ns)
+{
+    if (since_ns)
+        leave(since_ns, clock_ns(CLOCK_MONOTONIC));
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------- */
+
+bool pp_sight_open(pp_ctx_t *ctx)
+{
+    if (!ctx->mpi)
+        return true;
+    ctx->sight.row = ctx->node.rows ? &ctx->node.rows[ctx->node.index] : calloc(1, sizeof *ctx->sight.row);
+    return ctx->sight.row != NULL;
+}
+
+void pp_sight_close(pp_ctx_t *ctx)
+{
+    pp_trace_forget(ctx);
+    if (!ctx->node.rows)
+        free(ctx->sight.row);
+    ctx->sight.row = NULL;
+}
+
+/* The cycle ends where the next one starts. */
+static void end_cycle(pp_row_t *row, pp_handle_t *handle, uint64_t now_ns)
+{
+    const struct pp_cycle *cycle = &handle->sight.cycle;
+    const uint64_t own = inside() - cycle->inside_ns, whole = now_ns - cycle->start_ns;
+    row->sample[row->samples % PP_SAMPLES] = (pp_sample_t){
+        .key = handle->sight.given.key, .start_ns = cycle->start_ns, .given_ns = cycle->given_ns,
+        .waited_ns = cycle->waited_ns, .computed_ns = whole > own ? whole - own : 0, .handle = handle->id,
+        .late = handle->sight.given.late};
+    __atomic_store_n(&row->samples, row->samples + 1, __ATOMIC_RELEASE);
+}
+
+void pp_sight_ends(pp_handle_t *handle)
+{
+    if (handle->sight.cycle.start_ns)
+        atomic_fetch_sub_explicit(&timed, 1, memory_order_relaxed);
+    handle->sight.cycle.start_ns = 0;
+}
+
+uint64_t pp_sight_starts(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    const pp_transport_t *transport = ctx->engine.transport;
+    if (!ctx->sight.row)
+        return 0;
+    const uint64_t tick = transport->ops->coarse_ns(ctx->engine.transport);
+    ctx->sight.is_due = ctx->sight.every_ns && tick >= ctx->sight.due_ns;
+    handle->sight.begins = tick != handle->sight.tick || ctx->sight.trace;
+    handle->sight.tick = tick;
+    const bool     read = handle->sight.begins || handle->sight.cycle.start_ns;
+    const uint64_t since_ns = read ? clock_ns(CLOCK_MONOTONIC) : pp_sight_enter();
+    if (ctx->sight.trace)
+        pp_trace_add(ctx, &(pp_event_t){.ns = since_ns, .kind = PP_EVENT_START, .handle = handle->id,
+                                        .number = ctx->sight.row->calls + 1});
+    return since_ns;
+}
+
+void pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_status_t status)
+{
+    pp_row_t *row = ctx->sight.row;
+    if (row && status >= 0)
+        row->calls++;
+    if (!since_ns)
+        return;
+    const struct pp_cycle *cycle = &handle->sight.cycle;
+    if (status >= 0 && cycle->start_ns && cycle->given_ns)
+        end_cycle(row, handle, since_ns);
+    leave(since_ns, clock_ns(CLOCK_MONOTONIC));
+    if (status < 0)
+        return;
+    pp_sight_ends(handle);
+    if (!handle->sight.begins)
+        return;
+    atomic_fetch_add_explicit(&timed, 1, memory_order_relaxed);
+    handle->sight.cycle = (struct pp_cycle){.start_ns = since_ns, .inside_ns = inside()};
+}
+
+uint64_t pp_sight_waits(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us)
+{
+    const uint64_t since_ns = pp_sight_enter();
+    struct pp_cycle *cycle = &handle->sight.cycle;
+    if (ctx->sight.trace && timeout_us != 0 && !cycle->waits)
+        pp_trace_add(ctx, &(pp_event_t){.ns = since_ns, .kind = PP_EVENT_WAIT, .handle = handle->id});
+    cycle->waits |= timeout_us != 0;
+    return since_ns;
+}
+
+void pp_sight_waited(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_status_t status)
+{
+    uint64_t now_ns = 0;
+    if (since_ns) {
+        now_ns = clock_ns(CLOCK_MONOTONIC);
+        leave(since_ns, now_ns);
+        handle->sight.cycle.waited_ns += now_ns - since_ns;
+    }
+    if (status == PP_OK)
+        pp_sight_given(ctx, handle, now_ns);
+}
+
+void pp_sight_given(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t now_ns)
+{
+    pp_row_t *row = ctx->sight.row;
+    const struct pp_given *given = &handle->sight.given;
+    if (!row)
+        return;
+    row->given++;
+    row->late += given->late;
+    row->external += given->external;
+    row->contributions += given->contributions;
+    row->active += (uint64_t)given->active;
+    row->missed += given->missed;
+    row->staleness += given->staleness;
+    if (row->most_stale < given->staleness)
+        row->most_stale = given->staleness;
+    if (given->cause >= 0)
+        row->causes[given->cause]++;
+    handle->sight.cycle.given_ns = now_ns;
+    handle->sight.cycle.waits = false;
+    if (ctx->sight.trace)
+        pp_trace_add(ctx, &(pp_event_t){
+            .ns = now_ns ? now_ns : clock_ns(CLOCK_MONOTONIC), .number = given->number, .key = given->key,
+            .handle = handle->id, .kind = PP_EVENT_GIVEN, .cause = (uint8_t)(given->cause + 1),
+            .flags = (uint16_t)(given->late | given->external << 1), .a = given->active,
+            .b = (int32_t)given->contributions, .c = (int32_t)given->staleness, .d = given->initiator});
+}
+
+/* ---- traces ----------------------------------------------------------------------------------------------- */
+
+void pp_trace_add(pp_ctx_t *ctx, const pp_event_t *event)
+{
+    pp_trace_head_t *head = ctx->sight.trace;
+    pp_event_t      *events = (pp_event_t *)(head + 1);
+    events[ctx->sight.next] = *event;
+    ctx->sight.next = ctx->sight.next + 1 == head->capacity ? 0 : ctx->sight.next + 1;
+    __atomic_store_n(&head->count, head->count + 1, __ATOMIC_RELEASE);   /* a killed rank keeps whole events */
+}
+
+static void tell(pp_engine_t *engine, const pp_event_t *event)
+{
+    pp_ctx_t  *ctx = (pp_ctx_t *)((char *)engine - offsetof(pp_ctx_t, engine));
+    pp_event_t at = *event;
+    at.ns = clock_ns(CLOCK_MONOTONIC);
+    pp_trace_add(ctx, &at);
+}
+
+void pp_sight_tell(pp_ctx_t *ctx, pp_event_kind_t kind, int32_t a, int32_t b)
+{
+    if (ctx->sight.trace)
+        tell(&ctx->engine, &(pp_event_t){.kind = (uint8_t)kind, .a = a, .b = b});
+}
+
+/* With a trace all calls are timed. */
+void pp_trace_keep(pp_ctx_t *ctx, pp_trace_head_t *head)
+{
+    atomic_fetch_add_explicit(&timed, 1, memory_order_relaxed);
+    ctx->sight.trace = head;
+    ctx->sight.next = 0;
+    ctx->engine.tell = tell;
+}
+
+void pp_trace_forget(pp_ctx_t *ctx)
+{
+    if (ctx->sight.trace)
+        atomic_fetch_sub_explicit(&timed, 1, memory_order_relaxed);
+    ctx->sight.trace = NULL;
+    ctx->engine.tell = NULL;
+}

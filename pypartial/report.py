@@ -1,0 +1,353 @@
+"""Who is slow: what the library has counted of each rank, and a verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .status import Cause
+from .units import format_duration
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["COUNTERS", "SAMPLE", "RankReport", "Report", "Verdict", "build"]
+
+# pp_sample_t and the counters of pp_row_t (csrc/include/pypartial_sight.h).
+SAMPLE = np.dtype(
+    [(name, "u8") for name in ("key", "start_ns", "given_ns", "waited_ns", "computed_ns")]
+    + [("handle", "u4"), ("late", "u4")]
+)
+COUNTERS = (
+    "calls",
+    "given",
+    "late",
+    "external",
+    "contributions",
+    "active",
+    "missed",
+    "staleness",
+    "most_stale",
+)
+CAUSES = tuple(cause.value for cause in Cause)
+
+FALSE_ALARMS = 0.01  # of a verdict, where the ranks are equally fast
+_STANDS_OUT = 1.1  # times the others' computation
+_SHARE = 0.05  # of a step, that a rank must take longer
+_FEWEST = 5  # timed steps that say something of a rank
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank did. Times are in seconds; they are of its last 256 timed steps at most.
+
+    Attributes
+    ----------
+    rank : int
+    calls : int
+        Starts, of all requests of the context.
+    given : int
+        Results that it was given, also by Flush and Drain; the next six describe these.
+    late : int
+        Those of rounds that were complete before its Start.
+    external : int
+        Those of rounds that a message of another rank activated at this one.
+    contributions, active, missed, staleness : int
+        Sums of what `Status` says; of groups `active` is their size.
+    most_stale : int
+    causes : dict
+        Rounds by the name of their `Cause`.
+    behind_s, behind_p95_s : float or None
+        How long it came after the first rank, to what both could join: median, and 95th percentile.
+    last : float or None
+        The share of these in which it was the last to come.
+    computes_s : float or None
+        From a Start to the next, outside the library and blocking calls that it sees: median.
+    waits_s : float or None
+        Inside Wait, a step: median.
+    waited_for_s : float
+        For how long other ranks waited for it, all together.
+    """
+
+    rank: int
+    calls: int
+    given: int
+    late: int
+    external: int
+    contributions: int
+    active: int
+    missed: int
+    staleness: int
+    most_stale: int
+    causes: dict[str, int]
+    behind_s: float | None
+    behind_p95_s: float | None
+    last: float | None
+    computes_s: float | None
+    waits_s: float | None
+    waited_for_s: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rank that stands out, if any does.
+
+    A rank does if its computation takes longer than that of the others by a tenth and by a
+    twentieth of a step, and if the rank-sum test of Mann and Whitney says so at 1 %, divided by the
+    number of ranks: so often at most it names a rank where all are equally fast.
+
+    Attributes
+    ----------
+    rank : int or None
+    text : str
+        One sentence, with the evidence.
+    times : float or None
+        Its median computation over the median of the others'.
+    p : float or None
+        How probable such a difference is among ranks that are equally fast.
+    """
+
+    rank: int | None
+    text: str
+    times: float | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `Context.report` returns: a row for each rank, who waited for whom, and the verdict.
+
+    ``print(report)`` shows a table; `to_json` has all of it.
+
+    Attributes
+    ----------
+    size : int
+        Ranks of the context.
+    ranks : tuple of RankReport
+        Of those that the report knows.
+    waited : numpy.ndarray
+        Seconds, of shape (size, size): ``waited[a, b]`` is how long rank a waited for rank b, the
+        last that came to what both joined.
+    verdict : Verdict
+    """
+
+    size: int
+    ranks: tuple[RankReport, ...]
+    waited: npt.NDArray[np.float64]
+    verdict: Verdict
+
+    def to_json(self) -> str:
+        """Return all of it as a JSON object: size, verdict, ranks, waited_s."""
+        return json.dumps(
+            {
+                "size": self.size,
+                "verdict": asdict(self.verdict),
+                "ranks": [asdict(rank) for rank in self.ranks],
+                "waited_s": self.waited.tolist(),
+            }
+        )
+
+    def line(self) -> str:
+        """Return what is worth a line of a log."""
+        slow = max(self.ranks, key=lambda rank: rank.last or 0)
+        if slow.last is None or self.verdict.rank is None:
+            return self.verdict.text
+        slow = next(rank for rank in self.ranks if rank.rank == self.verdict.rank)
+        return (
+            f"rank {slow.rank} came last in {_share(slow.last)} of {slow.calls:,} calls, "
+            f"{_time(slow.behind_s)} behind the first"
+        )
+
+    def __str__(self) -> str:
+        heading = ("rank", "calls", "late", "last", "behind", "p95", "computes", "waits")
+        lines = [_row((*heading, "waited for", "by"))]
+        lines += [_row(self._cells(rank)) for rank in self.ranks]
+        causes = {
+            name: most
+            for name in CAUSES
+            if (most := max((rank.causes[name] for rank in self.ranks), default=0))
+        }
+        if causes:
+            lines.append(
+                "rounds: " + ", ".join(f"{count:,} {name}" for name, count in causes.items())
+            )
+        if len(self.ranks) < self.size:
+            lines.append(
+                f"{len(self.ranks)} of {self.size} ranks, those of this node that share memory; "
+                "report(all=True) has all"
+            )
+        return "\n".join([*lines, *textwrap.wrap(self.verdict.text, 80)])
+
+    def _cells(self, rank: RankReport) -> tuple[str, ...]:
+        by = int(self.waited[:, rank.rank].argmax()) if rank.waited_for_s else None
+        return (
+            str(rank.rank),
+            f"{rank.calls:,}",
+            _share(rank.late / rank.given if rank.given else None),
+            _share(rank.last),
+            *map(_time, (rank.behind_s, rank.behind_p95_s, rank.computes_s, rank.waits_s)),
+            _time(rank.waited_for_s),
+            "-" if by is None else str(by),
+        )
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(1e9 * seconds)
+
+
+def _share(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    widths = (5, 8, 6, 6, 9, 9, 9, 9, 11, 5)
+    return " ".join(
+        f"{cell:>{width - 1}}" for cell, width in zip(cells, widths, strict=True)
+    ).rstrip()
+
+
+def build(
+    size: int,
+    counts: Mapping[int, Mapping[str, Any]],
+    samples: Mapping[int, npt.NDArray[Any]],
+) -> Report:
+    """Make a report of what is known of ranks.
+
+    Parameters
+    ----------
+    size : int
+        Ranks of the context.
+    counts : mapping
+        By rank: a number for each of `COUNTERS`, and ``"causes"``, one for each of `CAUSES`.
+    samples : mapping
+        By the same ranks: arrays of `SAMPLE`, whose times are of one clock.
+    """
+    waited = np.zeros((size, size))
+    ranks = np.concatenate([np.full(len(samples[rank]), rank) for rank in samples])
+    every = np.concatenate([np.asarray(samples[rank], SAMPLE) for rank in samples])
+    behind, last = _meetings(ranks, every, waited)
+    rows = []
+    for rank, counted in counts.items():
+        own = samples[rank]
+        late_by, came_last = behind[ranks == rank], last[ranks == rank]
+        met = ~np.isnan(late_by)
+        rows.append(
+            RankReport(
+                rank=rank,
+                **{name: int(counted[name]) for name in COUNTERS},
+                causes=dict(zip(CAUSES, map(int, counted["causes"]), strict=True)),
+                behind_s=_median(late_by[met]),
+                behind_p95_s=float(np.percentile(late_by[met], 95)) if met.any() else None,
+                last=float(came_last[met].mean()) if met.any() else None,
+                computes_s=_median(own["computed_ns"] / 1e9),
+                waits_s=_median(own["waited_ns"] / 1e9),
+                waited_for_s=float(waited[:, rank].sum()),
+            )
+        )
+    return Report(size, tuple(rows), waited, _judge(samples))
+
+
+def _median(values: npt.NDArray[Any]) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def _meetings(
+    ranks: npt.NDArray[Any], every: npt.NDArray[Any], waited: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Compare arrivals that have the same key; fill `waited`.
+
+    Return of each sample how many seconds it is behind the first, NaN where no other rank is known,
+    and whether it is the last.
+    """
+    behind, last = np.full(len(every), np.nan), np.zeros(len(every), bool)
+    order = np.lexsort((every["start_ns"], every["key"], every["handle"]))
+    order = order[every["key"][order] > 0]
+    if not len(order):
+        return behind, last
+    at = every[order]
+    differs = (np.diff(at["handle"]) != 0) | (np.diff(at["key"]) != 0)
+    begins = np.flatnonzero(np.concatenate([[True], differs]))
+    ends = np.append(begins[1:], len(order))
+    group = np.repeat(np.arange(len(begins)), ends - begins)
+    several = (ends - begins > 1)[group]
+    starts = at["start_ns"].astype(np.int64)
+    behind[order[several]] = (starts - starts[begins][group])[several] / 1e9
+    last[order[ends - 1]] = True
+    # The last of those on time is the one for whom the others wait, at most as long as they wait.
+    on_time = at["late"] == 0
+    places = np.where(on_time, np.arange(len(order)), -1)
+    awaited = np.maximum.reduceat(places, begins)[group]
+    waits = on_time & several & (awaited > np.arange(len(order)))
+    for_ns = np.minimum(at["waited_ns"].astype(np.int64), starts[awaited] - starts)[waits]
+    np.add.at(waited, (ranks[order][waits], ranks[order[awaited]][waits]), for_ns / 1e9)
+    return behind, last
+
+
+def _judge(samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
+    """Name the rank that computes longest, if it stands out."""
+    every = np.concatenate(list(samples.values()))
+    if not len(every):
+        return Verdict(None, "No rank stands out: no step was timed")
+    # Of several requests that one for which ranks compute longest: others are started in between.
+    handles = np.unique(every["handle"])
+    totals = [every["computed_ns"][every["handle"] == handle].sum() for handle in handles]
+    busiest = handles[int(np.argmax(totals))]
+    of = {rank: own[own["handle"] == busiest] for rank, own in samples.items()}
+    computed = {rank: own["computed_ns"] for rank, own in of.items() if len(own) >= _FEWEST}
+    if len(computed) < 2:
+        return Verdict(
+            None, f"No rank stands out: fewer than two have {_FEWEST} timed steps to compare"
+        )
+    slow = max(computed, key=lambda rank: float(np.median(computed[rank])))
+    others = [rank for rank in computed if rank != slow]
+    mine = float(np.median(computed[slow]))
+    theirs = float(np.median([np.median(computed[rank]) for rank in others]))
+    steps = np.concatenate([of[rank]["computed_ns"] + of[rank]["waited_ns"] for rank in others])
+    p = min(
+        1.0,
+        _rank_sum(computed[slow], np.concatenate([computed[rank] for rank in others]))
+        * len(computed),
+    )
+    times = mine / theirs if theirs else math.inf
+    evidence = (
+        f"rank {slow} computes {_time(mine / 1e9)} a step, {times:.2f} times the median of the "
+        f"others' ({_time(theirs / 1e9)})"
+    )
+    if p > FALSE_ALARMS or times < _STANDS_OUT or mine - theirs < _SHARE * float(np.median(steps)):
+        return Verdict(None, f"No rank stands out: at most {evidence}", times, p)
+    return Verdict(
+        slow,
+        f"R{evidence[1:]}; if all were equally fast, such a verdict would come in {_chance(p)}",
+        times,
+        p,
+    )
+
+
+def _chance(p: float) -> str:
+    return f"{p:.1%} of reports" if p >= 1e-3 else "less than 0.1 % of reports"
+
+
+def _rank_sum(slow: npt.NDArray[Any], others: npt.NDArray[Any]) -> float:
+    """Return how probable it is that the first are so much longer by chance (one-sided).
+
+    Mann and Whitney's test in the normal approximation, with corrections for ties and continuity.
+    """
+    n, m = len(slow), len(others)
+    values, inverse, counts = np.unique(
+        np.concatenate([slow, others]), return_inverse=True, return_counts=True
+    )
+    del values
+    places = np.cumsum(counts) - (counts - 1) / 2  # of equal values the mean
+    u = float(places[inverse[:n]].sum()) - n * (n + 1) / 2
+    ties = float((counts.astype(float) ** 3 - counts).sum())
+    total = n + m
+    variance = n * m / 12 * (total + 1 - ties / (total * (total - 1)))
+    if variance <= 0:
+        return 1.0
+    return 0.5 * math.erfc((u - n * m / 2 - 0.5) / math.sqrt(2 * variance))
