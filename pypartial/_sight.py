@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ._core import CData
     from ._native import Native
 
-__all__ = ["Sight", "Span", "Trace", "trace_key"]
+__all__ = ["TRACE_VARIABLE", "Sight", "Span", "Trace", "trace_key"]
 
-_VARIABLE = "PYPARTIAL_TRACE"
+TRACE_VARIABLE = "PYPARTIAL_TRACE"
 _FILE = "rank-{:05d}.pptrace"
 _FULL = "other"  # the name of what no name is left for
 
@@ -50,7 +50,7 @@ def _rows(native: Native, ctx: CData, most: int) -> dict[int, tuple[Any, Any]]:
 
 def trace_key() -> int:
     """Return a number that stands for what PYPARTIAL_TRACE names; 0: nothing."""
-    folder = os.environ.get(_VARIABLE, "")
+    folder = os.environ.get(TRACE_VARIABLE, "")
     return zlib.crc32(os.fsencode(folder)) & 0x7FFFFFFF | 1 if folder else 0
 
 
@@ -299,7 +299,7 @@ class Sight:
 
     def _trace_by_name(self) -> None:
         global _traced
-        folder = os.environ[_VARIABLE]
+        folder = os.environ[TRACE_VARIABLE]
         _traced += 1
         try:
             self.trace(folder if _traced == 1 else os.path.join(folder, str(_traced)))

@@ -54,7 +54,8 @@ typedef enum pp_event_kind {
     PP_EVENT_GIVEN,         /* Wait ends with a result.  number: its round, group or iteration; key: as in pp_sample_t;
                                flags: 1 late, 2 external; a: active, b: contributions, c: staleness, d: initiator or -1;
                                cause */
-    PP_EVENT_CLAIM,         /* this rank takes the parts of a round in the memory of the node.  number: round */
+    PP_EVENT_CLAIM,         /* this rank takes the parts of a round in the memory of the node, if that takes longer than to
+                               publish it.  number: round */
     PP_EVENT_ACTIVATE,      /* a round made of messages is activated here.  number: round; d: this rank, if it has done
                                so, or -1: by a message */
     PP_EVENT_JOIN,          /* a round made of messages takes this rank's part.  number: round */

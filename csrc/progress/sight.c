@@ -103,10 +103,12 @@ void pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_
     leave(since_ns, clock_ns(CLOCK_MONOTONIC));
     if (status < 0)
         return;
-    pp_sight_ends(handle);
-    if (!handle->sight.begins)
+    if (!handle->sight.begins) {
+        pp_sight_ends(handle);
         return;
-    atomic_fetch_add_explicit(&timed, 1, memory_order_relaxed);
+    }
+    if (!cycle->start_ns)
+        atomic_fetch_add_explicit(&timed, 1, memory_order_relaxed);
     handle->sight.cycle = (struct pp_cycle){.start_ns = since_ns, .inside_ns = inside()};
 }
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._launch import alone, launched_rank, launched_size
+from .._sight import TRACE_VARIABLE
 from ..bench.gossip_options import BenchGossipOptions
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
@@ -155,6 +156,9 @@ def run(job: Job) -> int:
 def _run_benchmark(job: BenchOptions) -> int:
     from mpi4py import MPI
 
+    trace = MPI.COMM_WORLD.bcast(os.environ.get(TRACE_VARIABLE))
+    if trace:
+        os.environ[TRACE_VARIABLE] = trace
     if isinstance(job, TuneOptions):
         from .tune import tune
 

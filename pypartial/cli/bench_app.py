@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
+from .._sight import TRACE_VARIABLE
 from ..bench.gossip_options import BenchGossipOptions, GossipWay
 from ..bench.group_options import (
     Backend,
@@ -140,6 +142,21 @@ _HIDDEN_TEXT = " and ".join(
 )
 
 # ---- commands ------------------------------------------------------------------------------------
+
+
+@bench.callback()
+def traced(
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Trace the contexts of the command that follows, for pypartial trace.",
+        ),
+    ] = None,
+) -> None:
+    """Read the option in front of a benchmark."""
+    if trace:
+        os.environ[TRACE_VARIABLE] = trace
 
 
 @bench.command()

@@ -98,10 +98,11 @@ int32_t pp_gather(pp_allreduce_t *coll, uint64_t round)
         return -1;
     pp_ring_entry_t *entry = pp_board_entry(board, index);
     pp_view_t view = pp_view_of(coll, round);
-    if (coll->handle.engine->tell)
-        pp_rounds_tell(coll, PP_EVENT_CLAIM, round, NULL);
-    if (board->vector_bytes > pp_combine_whole_bytes(coll))
+    if (board->vector_bytes > pp_combine_whole_bytes(coll)) {
+        if (coll->handle.engine->tell)   /* a shorter round is published at once */
+            pp_rounds_tell(coll, PP_EVENT_CLAIM, round, NULL);
         pp_board_begin_plan(board);
+    }
     clear_header(coll, entry);
     plan->source_count = plan->target_count = 0;
     plan->entry = (uint32_t)index;
