@@ -149,7 +149,8 @@ struct pp_handle {
     bool               ended;        /* the other ranks have freed it while this rank was out */
     uint64_t           gone_at;      /* the lowest next_round() of the peers that gave the context up; UINT64_MAX: none */
     struct {                         /* see progress/sight.h */
-        uint64_t tick;               /* the coarse clock at the last Start */
+        uint64_t tick;               /* the coarse clock at a Start; and how often it has stood there since */
+        uint32_t same;
         bool     begins;             /* the Start in progress begins a cycle that is timed */
         struct pp_cycle {
             uint64_t start_ns;       /* 0: no cycle is timed */

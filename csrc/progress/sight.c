@@ -73,15 +73,25 @@ void pp_sight_ends(pp_handle_t *handle)
     handle->sight.cycle.start_ns = 0;
 }
 
+/* Whether the coarse clock has moved since the last Start of the handle.  In a loop in which it has not moved for a while,
+   only each 16th Start looks. */
+static bool has_ticked(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    enum { FAST = 8, LOOKS = 16 };
+    if (handle->sight.same >= FAST && handle->sight.same++ % LOOKS != 0)
+        return false;
+    const uint64_t tick = ctx->engine.transport->ops->coarse_ns(ctx->engine.transport);
+    ctx->sight.is_due = ctx->sight.every_ns && tick >= ctx->sight.due_ns;
+    handle->sight.same = tick == handle->sight.tick ? handle->sight.same + 1 : 0;
+    handle->sight.tick = tick;
+    return handle->sight.same == 0;
+}
+
 uint64_t pp_sight_starts(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    const pp_transport_t *transport = ctx->engine.transport;
     if (!ctx->sight.row)
         return 0;
-    const uint64_t tick = transport->ops->coarse_ns(ctx->engine.transport);
-    ctx->sight.is_due = ctx->sight.every_ns && tick >= ctx->sight.due_ns;
-    handle->sight.begins = tick != handle->sight.tick || ctx->sight.trace;
-    handle->sight.tick = tick;
+    handle->sight.begins = has_ticked(ctx, handle) || ctx->sight.trace;
     const bool     read = handle->sight.begins || handle->sight.cycle.start_ns;
     const uint64_t since_ns = read ? clock_ns(CLOCK_MONOTONIC) : pp_sight_enter();
     if (ctx->sight.trace)

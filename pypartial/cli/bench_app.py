@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
-from .._sight import TRACE_VARIABLE
 from ..bench.gossip_options import BenchGossipOptions, GossipWay
 from ..bench.group_options import (
     Backend,
@@ -47,7 +45,7 @@ from .options import (
     duration,
     file,
 )
-from .reading import files_complaint, listed, read, read_sizes, refuse
+from .reading import files_complaint, listed, read, read_sizes, refuse, trace_into
 
 AnyEnum = TypeVar("AnyEnum", bound=Enum)
 
@@ -156,7 +154,7 @@ def traced(
 ) -> None:
     """Read the option in front of a benchmark."""
     if trace:
-        os.environ[TRACE_VARIABLE] = trace
+        trace_into(trace)
 
 
 @bench.command()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import typer
 
+from .._sight import TRACE_VARIABLE
 from ..units import parse_size
 
 Value = TypeVar("Value")
@@ -78,3 +79,10 @@ def file_refusal(path: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+def trace_into(folder: str) -> None:
+    """Have the contexts of all ranks traced; the command passes the variable on."""
+    if any(Path(folder).glob("*.pptrace")):
+        refuse(f"--trace: {folder} has a trace already: name another folder, or delete it")
+    os.environ[TRACE_VARIABLE] = folder
