@@ -155,14 +155,16 @@ struct pp_handle {
         struct pp_cycle {
             uint64_t start_ns;       /* 0: no cycle is timed */
             uint64_t inside_ns;      /* of the process, then */
-            uint64_t waited_ns, given_ns;
+            uint64_t waited_ns, given_ns, key;
             bool     waits;          /* a Wait has begun */
+            bool     late;
         } cycle;
         struct pp_given {            /* the result that was handed out last; see pp_row_t and PP_EVENT_GIVEN */
             uint64_t next;           /* of rounds: the one after it */
             uint64_t key, number, contributions, missed, staleness;
             int32_t  active, cause, initiator;   /* -1: none */
             bool     late, external;
+            bool     goes_on;        /* it is no result yet: the application is to run a group */
         } given;
     } sight;
     struct {                         /* see coll/patience.h */

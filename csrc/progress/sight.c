@@ -60,9 +60,9 @@ static void end_cycle(pp_row_t *row, pp_handle_t *handle, uint64_t now_ns)
     const struct pp_cycle *cycle = &handle->sight.cycle;
     const uint64_t own = inside() - cycle->inside_ns, whole = now_ns - cycle->start_ns;
     row->sample[row->samples % PP_SAMPLES] = (pp_sample_t){
-        .key = handle->sight.given.key, .start_ns = cycle->start_ns, .given_ns = cycle->given_ns,
+        .key = cycle->key, .start_ns = cycle->start_ns, .given_ns = cycle->given_ns,
         .waited_ns = cycle->waited_ns, .computed_ns = whole > own ? whole - own : 0, .handle = handle->id,
-        .late = handle->sight.given.late};
+        .late = cycle->late};
     __atomic_store_n(&row->samples, row->samples + 1, __ATOMIC_RELEASE);
 }
 
@@ -148,7 +148,7 @@ void pp_sight_given(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t now_ns)
 {
     pp_row_t *row = ctx->sight.row;
     const struct pp_given *given = &handle->sight.given;
-    if (!row)
+    if (!row || given->goes_on)
         return;
     row->given++;
     row->late += given->late;
@@ -161,8 +161,10 @@ void pp_sight_given(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t now_ns)
         row->most_stale = given->staleness;
     if (given->cause >= 0)
         row->causes[given->cause]++;
-    handle->sight.cycle.given_ns = now_ns;
-    handle->sight.cycle.waits = false;
+    struct pp_cycle *cycle = &handle->sight.cycle;
+    if (now_ns)
+        cycle->given_ns = now_ns, cycle->key = given->key, cycle->late = given->late;
+    cycle->waits = false;
     if (ctx->sight.trace)
         pp_trace_add(ctx, &(pp_event_t){
             .ns = now_ns ? now_ns : clock_ns(CLOCK_MONOTONIC), .number = given->number, .key = given->key,

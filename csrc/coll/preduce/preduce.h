@@ -202,7 +202,7 @@ static inline struct pp_given pp_preduce_given(const pp_preduce_t *preduce, uint
 {
     const pp_group_result_t *result = &preduce->result;
     return (struct pp_given){.key = result->round, .number = result->round, .active = result->count,
-                             .staleness = staleness, .cause = -1, .initiator = -1};
+                             .staleness = staleness, .cause = -1, .initiator = -1, .goes_on = result->runs};
 }
 /* Lets a simulation hear what the machine tells. */
 void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t *action);
