@@ -75,7 +75,7 @@ def _print(options: GainOptions, ways: Sequence[Way]) -> None:
     policies = len(rounds.policies)
     sections = [list(map(_cells, part)) for part in (ways[:policies], ways[policies:])]
     title = (
-        f"{options.file}: {groups.ranks:,} ranks, {rounds.steps:,} of {options.recorded:,} steps; "
+        f"{options.file}: {groups.ranks:,} rank{"s" * (groups.ranks > 1)}, {rounds.steps:,} of {options.recorded:,} steps; "
         f"deliver {rounds.deliver.value}, {groups.per_node} ranks a node, seed {rounds.seed}"
     )
     print_table(title, columns, sections, [_NOTE])
