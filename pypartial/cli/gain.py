@@ -74,8 +74,9 @@ def _print(options: GainOptions, ways: Sequence[Way]) -> None:
     rounds, groups = options.rounds, options.groups
     policies = len(rounds.policies)
     sections = [list(map(_cells, part)) for part in (ways[:policies], ways[policies:])]
+    ranks = "1 rank" if groups.ranks == 1 else f"{groups.ranks:,} ranks"
     title = (
-        f"{options.file}: {groups.ranks:,} rank{"s" * (groups.ranks > 1)}, {rounds.steps:,} of {options.recorded:,} steps; "
+        f"{options.file}: {ranks}, {rounds.steps:,} of {options.recorded:,} steps; "
         f"deliver {rounds.deliver.value}, {groups.per_node} ranks a node, seed {rounds.seed}"
     )
     print_table(title, columns, sections, [_NOTE])
