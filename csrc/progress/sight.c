@@ -8,6 +8,11 @@
 _Static_assert(sizeof(pp_trace_head_t) == PP_TRACE_HEAD, "the events follow the head");
 _Static_assert(sizeof(pp_event_t) == 48 && sizeof(pp_sample_t) == 48, "as the readers of files and rows take them");
 
+enum {
+    FAST = 8,                        /* Starts within one tick */
+    LOOKS = 16
+};
+
 static _Atomic uint32_t timed;       /* cycles of this process that are being timed */
 static _Atomic uint64_t inside_ns;   /* spent in calls that may block, while there were some */
 
@@ -73,12 +78,14 @@ void pp_sight_ends(pp_handle_t *handle)
     handle->sight.cycle.start_ns = 0;
 }
 
+/* The handle's cycles take microseconds. */
+static bool is_fast(const pp_handle_t *handle) { return handle->sight.same >= FAST; }
+
 /* Whether the coarse clock has moved since the last Start of the handle.  In a loop in which it has not moved for a while,
    only each 16th Start looks. */
 static bool has_ticked(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    enum { FAST = 8, LOOKS = 16 };
-    if (handle->sight.same >= FAST && handle->sight.same++ % LOOKS != 0)
+    if (is_fast(handle) && handle->sight.same++ % LOOKS != 0)
         return false;
     const uint64_t tick = ctx->engine.transport->ops->coarse_ns(ctx->engine.transport);
     ctx->sight.is_due = ctx->sight.every_ns && tick >= ctx->sight.due_ns;
@@ -110,7 +117,8 @@ void pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_
     const struct pp_cycle *cycle = &handle->sight.cycle;
     if (status >= 0 && cycle->start_ns && cycle->given_ns)
         end_cycle(row, handle, since_ns);
-    leave(since_ns, clock_ns(CLOCK_MONOTONIC));
+    if (!is_fast(handle))                /* else the Start took a part of a microsecond */
+        leave(since_ns, clock_ns(CLOCK_MONOTONIC));
     if (status < 0)
         return;
     if (!handle->sight.begins) {
