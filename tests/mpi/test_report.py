@@ -166,17 +166,16 @@ def test_late_results_are_those_of_rounds_that_were_there(comm, ctx, gate):
 
 
 def test_what_is_late_is_not_included(comm, ctx):
-    draws, status, late = random.Random(comm.rank), pp.Status(), 0
+    draws, status, missing = random.Random(comm.rank), pp.Status(), 0
     request = ctx.Allreduce_init(np.ones(1), np.zeros(1), policy="solo")
     for _ in range(200):
         if draws.random() < 0.2:
             time.sleep(1e-3)
         request.Start()
         request.Wait(status)
-        late += not status.included
-    counted = own_row(ctx).late
-    # By messages a round may be under way at the Start, too late for it to be joined.
-    assert counted == late if known_here(ctx) == comm.size else counted <= late
+        missing += not status.included
+    # A round may be under way at the Start, too late for it to be joined, and not complete.
+    assert own_row(ctx).late <= missing
     request.Flush()
 
 
