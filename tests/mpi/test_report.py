@@ -219,7 +219,7 @@ def vectors(request_of):
     return request_of(np.ones(100), np.zeros(100))
 
 
-SLOW = pytest.mark.parametrize("slow", [0, -1])
+SLOW = pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.thorough), -1])
 POLICIES = ["full", "majority", "solo", "first:2", "quorum", "full,deadline=1ms"]
 
 

@@ -38,7 +38,7 @@ def judge(comm, make, slow, times):
     pytest.fail(f"rank {slow} was slow, and not named:\n{report}")
 
 
-@pytest.mark.parametrize("times", [2, 5])
+@pytest.mark.parametrize("times", [pytest.param(2, marks=pytest.mark.thorough), 5])
 @pytest.mark.parametrize(
     ("method", "overlap"),
     [(Synchronous(), 1), (Synchronous(), 2), (EagerSGD(), None), (PartialReduce(2), None)],
