@@ -185,17 +185,24 @@ def test_what_is_late_is_not_included(comm, ctx):
 class Loop:
     """Steps in which one rank sleeps longer; `requests` are all started, then all waited for."""
 
-    def __init__(self, ctx, *requests, each_step=lambda step: None):
+    def __init__(self, ctx, *requests, each_step=lambda step: None, together=False):
+        self.together = together
         self.ctx, self.requests, self.each_step = ctx, requests, each_step
 
     def run(self, slow, times=TIMES):
         for step in range(STEPS):
             time.sleep(STEP_S * (times if self.ctx.rank == slow else 1))
-            for request in self.requests:
-                request.Start()
+            if self.together:
+                pp.Startall(self.requests)
+            else:
+                for request in self.requests:
+                    request.Start()
             self.each_step(step)
-            for request in self.requests:
-                request.Wait()
+            if self.together:
+                pp.Waitall(self.requests)
+            else:
+                for request in self.requests:
+                    request.Wait()
         for request in self.requests:
             request.Flush()
             request.Free()
@@ -257,11 +264,12 @@ def test_a_slow_rank_is_named_by_groups(comm, slow, generator):
 
 @several
 @SLOW
-def test_a_slow_rank_is_named_by_gossip(comm, slow):
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_slow_rank_is_named_by_gossip(comm, slow, mode):
     judge(
         comm,
         slow % comm.size,
-        lambda ctx: Loop(ctx, ctx.Gossip_init(np.ones(100), pp.topology.ring())),
+        lambda ctx: Loop(ctx, ctx.Gossip_init(np.ones(100), pp.topology.ring(), mode)),
     )
 
 
@@ -307,12 +315,12 @@ def test_a_slow_rank_is_named_beside_away_blocks(comm, gate, slow, policy):
 
 @several
 @SLOW
-def test_a_slow_rank_is_named_by_several_requests(comm, slow):
+@pytest.mark.parametrize("together", [False, True])
+def test_a_slow_rank_is_named_by_several_requests(comm, slow, together):
     def make(ctx):
         policies = ("majority", "full", "solo")
-        return Loop(
-            ctx, *(vectors(lambda *v, p=p: ctx.Allreduce_init(*v, policy=p)) for p in policies)
-        )
+        requests = [vectors(lambda *v, p=p: ctx.Allreduce_init(*v, policy=p)) for p in policies]
+        return Loop(ctx, *requests, together=together)
 
     judge(comm, slow % comm.size, make)
 

@@ -160,6 +160,32 @@ def test_events_are_in_order_and_in_pairs(comm, folder, ctx):
     assert (np.diff(naps.astype(int)) != 0).all()
 
 
+def test_a_wait_that_is_repeated_is_one(comm, folder, ctx, gate):
+    """From the first try to the result; the report counts the time inside the tries."""
+    request = one_request(ctx, "full")
+    ctx.trace(folder, events=EVENTS)
+    for _ in range(2):
+        if comm.rank:
+            gate.Barrier()
+        request.Start()
+        if comm.rank == 0:
+            for _ in range(3 if comm.size > 1 else 0):
+                with pytest.raises(pp.TimeoutError):
+                    request.Wait(timeout=0.02)
+                time.sleep(0.02)
+            gate.Barrier()
+        request.Wait()
+    _, samples = _sight._rows(ctx._native, ctx._ctx, comm.size)[comm.rank]
+    file = TraceFile(folder, comm.rank)
+    assert [int(kind) for kind in file.of("START", "WAIT", "GIVEN")["kind"]] == 2 * [1, 2, 3]
+    if comm.rank == 0 and comm.size > 1:
+        whole = file.of("GIVEN")["ns"] - file.of("WAIT")["ns"]
+        assert (whole >= 120e6).all()
+        assert 60e6 <= samples["waited_ns"][0] <= whole[0] - 60e6
+        assert samples["computed_ns"][0] >= 60e6
+    request.Flush()
+
+
 def test_rounds_are_published_once_as_they_were_given(comm, folder, ctx):
     ctx.trace(folder, events=EVENTS)
     request = one_request(ctx, "solo")
