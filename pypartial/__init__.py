@@ -50,6 +50,7 @@ from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .preduce import PreduceRequest
 from .queue import QueueRequest
 from .recording import Recorder, record
+from .report import RankReport, Report, Verdict
 from .status import Activation, Cause, Stats, Status
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ __all__ = [
     "PreduceRequest",
     "QueueRequest",
     "Quorum",
+    "RankReport",
     "Recorder",
+    "Report",
     "Request",
     "Solo",
     "Startall",
@@ -85,6 +88,7 @@ __all__ = [
     "SyncGossipRequest",
     "ThreadLevelError",
     "TimeoutError",
+    "Verdict",
     "Waitall",
     "groups",
     "methods",

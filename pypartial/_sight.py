@@ -124,11 +124,14 @@ class Trace:
         """Make the file; return the folder, and why it cannot be made."""
         lib = self._native.lib
         try:
+            events = in_range("events", events, 1000, 2**32)
             path = os.path.abspath(os.fsdecode(folder))
             os.makedirs(path, exist_ok=True)
             file = os.path.join(path, _FILE.format(self._comm.rank))
             out = self._native.ffi.new("pp_trace_head_t **")
             status = lib.pp_trace_open(os.fsencode(file), events, out)
+        except ArgumentError as error:
+            return str(folder), str(error)
         except (OSError, TypeError, ValueError) as error:
             return str(folder), f"no trace can be written to {folder!r}: {error}"
         if status == lib.PP_ERR_STATE:
@@ -285,7 +288,6 @@ class Sight:
         self._live()
         if self._trace is not None:
             raise Error("the context has a trace already, which ends with it")
-        events = in_range("events", events, 1000, 2**32)
         with self._away():
             self._trace = Trace(self._native, self._ctx, self._comm, folder, events)
         self._calls.trace = self._trace

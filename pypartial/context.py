@@ -256,7 +256,7 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit, Sight):
         self._gone = None
         self._trace = None
         if self._rank == 0 and report_every is not None:
-            lib.pp_ctx_report_every(self._ctx, int(report_every * 1e9))
+            lib.pp_ctx_report_every(self._ctx, int(min(report_every, 1e9) * 1e9))
         if self._rank == 0:
             tuning.use(native, self._ctx)
         _live_contexts.add(self)

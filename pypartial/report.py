@@ -108,7 +108,7 @@ class Verdict:
     text : str
         One sentence, with the evidence.
     times : float or None
-        Its median computation over the median of the others'.
+        Its median computation over the median of the others'; None if they compute nothing.
     p : float or None
         How probable such a difference is among ranks that are equally fast.
     """
@@ -166,29 +166,31 @@ class Report:
 
     def __str__(self) -> str:
         heading = ("rank", "calls", "late", "last", "behind", "p95", "computes", "waits")
-        lines = [_row((*heading, "waited for", "by"))]
-        lines += [_row(self._cells(rank)) for rank in self.ranks]
+        rows = [_row((*heading, "waited for", "by"))]
+        rows += [_row(self._cells(rank)) for rank in self.ranks]
+        notes = []
         causes = {
             name: most
             for name in CAUSES
             if (most := max((rank.causes[name] for rank in self.ranks), default=0))
         }
         if causes:
-            lines.append(
+            notes.append(
                 "rounds: " + ", ".join(f"{count:,} {name}" for name, count in causes.items())
             )
         if len(self.ranks) < self.size:
-            lines.append(
+            notes.append(
                 f"{len(self.ranks)} of {self.size} ranks, those of this node that share memory; "
                 "report(all=True) has all"
             )
-        return "\n".join([*lines, *textwrap.wrap(self.verdict.text, 80)])
+        notes.append(self.verdict.text)
+        return "\n".join([*rows, *(line for note in notes for line in textwrap.wrap(note, 80))])
 
     def _cells(self, rank: RankReport) -> tuple[str, ...]:
         by = int(self.waited[:, rank.rank].argmax()) if rank.waited_for_s else None
         return (
             str(rank.rank),
-            f"{rank.calls:,}",
+            f"{rank.calls:,}" if rank.calls < 10**8 else f"{rank.calls:.4g}",
             _share(rank.late / rank.given if rank.given else None),
             _share(rank.last),
             *map(_time, (rank.behind_s, rank.behind_p95_s, rank.computes_s, rank.waits_s)),
@@ -206,7 +208,7 @@ def _share(part: float | None) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    widths = (5, 8, 6, 6, 9, 9, 9, 9, 11, 5)
+    widths = (5, 11, 6, 6, 9, 9, 9, 9, 11, 5)
     return " ".join(
         f"{cell:>{width - 1}}" for cell, width in zip(cells, widths, strict=True)
     ).rstrip()
@@ -314,12 +316,14 @@ def _judge(samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
         _rank_sum(computed[slow], np.concatenate([computed[rank] for rank in others]))
         * len(computed),
     )
-    times = mine / theirs if theirs else math.inf
-    evidence = (
-        f"rank {slow} computes {_time(mine / 1e9)} a step, {times:.2f} times the median of the "
-        f"others' ({_time(theirs / 1e9)})"
+    times = mine / theirs if theirs else None
+    evidence = f"rank {slow} computes {_time(mine / 1e9)} a step, " + (
+        "and the others nothing"
+        if times is None
+        else f"{times:.2f} times the median of the others' ({_time(theirs / 1e9)})"
     )
-    if p > FALSE_ALARMS or times < _STANDS_OUT or mine - theirs < _SHARE * float(np.median(steps)):
+    least = max((_STANDS_OUT - 1) * theirs, _SHARE * float(np.median(steps)))
+    if p > FALSE_ALARMS or mine - theirs < least:
         return Verdict(None, f"No rank stands out: at most {evidence}", times, p)
     return Verdict(
         slow,
