@@ -188,7 +188,8 @@ def test_a_wait_that_is_repeated_is_one(comm, folder, ctx, gate):
 
 def test_rounds_are_published_once_as_they_were_given(comm, folder, ctx):
     ctx.trace(folder, events=EVENTS)
-    request = one_request(ctx, "solo")
+    # Long enough that a round is claimed some time before it is published.
+    request = ctx.Allreduce_init(np.ones(10_000), np.zeros(10_000), policy="solo")
     steps(request, 50)
     request.Flush()
     comm.Barrier()
