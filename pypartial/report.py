@@ -165,8 +165,8 @@ class Report:
         )
 
     def __str__(self) -> str:
-        heading = ("rank", "calls", "late", "last", "behind", "p95", "computes", "waits")
-        rows = [_row((*heading, "waited for", "by"))]
+        heading = "rank calls stale late last behind p95 computes waits awaited by"
+        rows = [_row(tuple(heading.split()))]
         rows += [_row(self._cells(rank)) for rank in self.ranks]
         notes = []
         causes = {
@@ -190,7 +190,8 @@ class Report:
         by = int(self.waited[:, rank.rank].argmax()) if rank.waited_for_s else None
         return (
             str(rank.rank),
-            f"{rank.calls:,}" if rank.calls < 10**8 else f"{rank.calls:.4g}",
+            _count(rank.calls),
+            f"{rank.staleness / rank.given:.2f}" if rank.given else "-",
             _share(rank.late / rank.given if rank.given else None),
             _share(rank.last),
             *map(_time, (rank.behind_s, rank.behind_p95_s, rank.computes_s, rank.waits_s)),
@@ -203,12 +204,19 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else format_duration(1e9 * seconds)
 
 
+def _count(number: int) -> str:
+    for unit, factor in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= 100 * factor:
+            return f"{number // factor} {unit}"
+    return str(number)
+
+
 def _share(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.0f} %"
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    widths = (5, 11, 6, 6, 9, 9, 9, 9, 11, 5)
+    widths = (5, 7, 6, 6, 6, 9, 9, 9, 9, 9, 5)
     return " ".join(
         f"{cell:>{width - 1}}" for cell, width in zip(cells, widths, strict=True)
     ).rstrip()

@@ -241,12 +241,12 @@ def test_a_report_has_a_row_for_each_rank_and_the_verdict():
     found = samples(computed)
     found[0]["start_ns"] -= np.uint64(2)  # it is always first, and nobody waits for it
     found = {rank: own[1:] for rank, own in found.items()}
-    numbers = counts(found, calls=1234, given=20, late=5, causes=[18, 2, 0, 0])
+    numbers = counts(found, calls=123_456, given=20, late=5, staleness=30, causes=[18, 2, 0, 0])
     text = str(build(3, numbers, found))
     heading, *rows = text.splitlines()
-    columns = "rank calls late last behind p95 computes waits waited for by"
+    columns = "rank calls stale late last behind p95 computes waits awaited by"
     assert heading.split() == columns.split()
-    assert rows[1].split()[:4] == ["1", "1,234", "25", "%"]
+    assert rows[1].split()[:6] == ["1", "123", "k", "1.50", "25", "%"]
     assert rows[0].split()[-3:] == ["0", "ns", "-"]
     assert rows[1].split()[-1] in "02"  # who waited most for it
     assert f"rounds: 18 {CAUSES[0]}, 2 {CAUSES[1]}" in text
@@ -266,7 +266,7 @@ def test_no_step_was_timed(size):
     assert made.verdict == pp.Verdict(None, "No rank stands out: no step was timed")
     assert made.line() == made.verdict.text
     assert [row.computes_s for row in made.ranks] == [None] * size
-    assert str(made).splitlines()[1].split() == ["0", "0", *"------", "0", "ns", "-"]
+    assert str(made).splitlines()[1].split() == ["0", "0", *"-------", "0", "ns", "-"]
 
 
 def test_one_rank_has_nobody_to_compare_with():
