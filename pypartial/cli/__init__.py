@@ -59,13 +59,33 @@ class TopologyOptions:
     plot: Path | None = None
 
 
+@dataclass(frozen=True)
+class TraceMergeOptions:
+    """Options of one run of ``pypartial trace merge``; `profiles` are those of torch.profiler."""
+
+    folder: Path
+    output: Path
+    profiles: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class TraceReportOptions:
+    """Options of one run of ``pypartial trace report``."""
+
+    folder: Path
+    json: bool = False
+    plot: Path | None = None
+    rank: int | None = None
+
+
 AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
 BenchOptions = (
     AllreduceBench | BenchGroupsOptions | BenchGossipOptions | BenchTorchOptions | TuneOptions
 )
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions | GainOptions
-Job = BenchOptions | InfoOptions | SimJob | TopologyOptions
+TraceJob = TraceMergeOptions | TraceReportOptions
+Job = BenchOptions | InfoOptions | SimJob | TopologyOptions | TraceJob
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -147,6 +167,10 @@ def run(job: Job) -> int:
         from .topology import show
 
         return show(job, world() if (launched_size() or 1) > 1 else None)
+    if isinstance(job, TraceJob):
+        from .trace import trace
+
+        return trace(job, world() if (launched_size() or 1) > 1 else None)
     if isinstance(job, SimJob):
         return _run_simulation(job, world() if (launched_size() or 1) > 1 else None)
     return _run_benchmark(job)

@@ -1,0 +1,76 @@
+"""The command line of ``pypartial trace``; read on rank 0 only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import TraceMergeOptions, TraceReportOptions
+from .options import file
+from .reading import file_refusal, files_complaint, refuse
+
+trace = typer.Typer(
+    help="What happened: read the traces that the ranks of a program have written.",
+    short_help="Read what ranks have traced.",
+    no_args_is_help=True,
+)
+FolderArgument = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The folder of the traces."),
+]
+
+
+@trace.command(
+    epilog="\b\nExample:\n  pypartial trace merge traces -o timeline.json\n"
+    "  pypartial trace merge traces -o timeline.json --with-profiler rank*.json"
+)
+def merge(
+    context: typer.Context,
+    folder: FolderArgument,
+    output: Annotated[Path, file("--output", "-o", help="The file to write.")],
+    profiler: Annotated[
+        list[Path] | None,
+        file(
+            "--with-profiler",
+            exists=True,
+            help="Traces of torch.profiler of the same run, several or the option repeated.",
+        ),
+    ] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", hidden=True)] = None,
+) -> None:
+    """Write one timeline of all ranks, which Perfetto and chrome://tracing open.
+
+    A process for each rank, arrows from the Start that triggered a round to the ranks that others
+    had activated, and counters of active ranks and staleness. Times are on rank 0's clock.
+    """
+    refuse(f"what is {more[0]}? There is no --with-profiler" if more and not profiler else None)
+    refusal = file_refusal(output)
+    refuse(f"--output {output}: cannot be written: {refusal}" if refusal is not None else None)
+    context.obj.job = TraceMergeOptions(folder, output, (*(profiler or ()), *(more or ())))
+
+
+@trace.command(epilog="\b\nExample:\n  pypartial trace report traces --plot traces.png")
+def report(
+    context: typer.Context,
+    folder: FolderArgument,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plot: Annotated[
+        Path | None,
+        file(
+            help="Plot arrivals over time and who waited for whom, and write the picture to this "
+            "file (.png, .pdf or .svg)."
+        ),
+    ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="R", help="Only this rank: what it did, and its waits."),
+    ] = None,
+) -> None:
+    """Say who is slow, and who waited for whom.
+
+    From the whole of the traces, whereas a running program reports its last cycles.
+    """
+    refuse(files_complaint(None, plot))
+    context.obj.job = TraceReportOptions(folder, json, plot, rank)
