@@ -60,19 +60,12 @@ class TopologyOptions:
 
 
 @dataclass(frozen=True)
-class TraceMergeOptions:
-    """Options of one run of ``pypartial trace merge``; `profiles` are those of torch.profiler."""
+class TraceOptions:
+    """Options of one run of ``pypartial trace merge``, which has an output, or of ``report``."""
 
     folder: Path
-    output: Path
+    output: Path | None = None
     profiles: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True)
-class TraceReportOptions:
-    """Options of one run of ``pypartial trace report``."""
-
-    folder: Path
     json: bool = False
     plot: Path | None = None
     rank: int | None = None
@@ -84,8 +77,7 @@ BenchOptions = (
 )
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions | GainOptions
-TraceJob = TraceMergeOptions | TraceReportOptions
-Job = BenchOptions | InfoOptions | SimJob | TopologyOptions | TraceJob
+Job = BenchOptions | InfoOptions | SimJob | TopologyOptions | TraceOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -167,7 +159,7 @@ def run(job: Job) -> int:
         from .topology import show
 
         return show(job, world() if (launched_size() or 1) > 1 else None)
-    if isinstance(job, TraceJob):
+    if isinstance(job, TraceOptions):
         from .trace import trace
 
         return trace(job, world() if (launched_size() or 1) > 1 else None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..units import format_duration
-from . import TraceMergeOptions, TraceReportOptions
+from . import TraceOptions
 from .core import save
 from .sim import alone
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..timeline.files import Run
 
 
-def trace(job: TraceMergeOptions | TraceReportOptions, comm: MPI.Intracomm | None) -> int:
+def trace(job: TraceOptions, comm: MPI.Intracomm | None) -> int:
     """Run a command of traces on rank 0; collective.
 
     Returns
@@ -29,14 +29,14 @@ def trace(job: TraceMergeOptions | TraceReportOptions, comm: MPI.Intracomm | Non
     return alone(lambda: _run(job), comm)
 
 
-def _run(job: TraceMergeOptions | TraceReportOptions) -> int:
+def _run(job: TraceOptions) -> int:
     from ..timeline.files import read_run
 
     try:
         run = read_run(job.folder)
         for note in run.notes():
             _say(note)
-        return _merge(job, run) if isinstance(job, TraceMergeOptions) else _report(job, run)
+        return _report(job, run) if job.output is None else _merge(job, run, job.output)
     except ValueError as error:
         _say(str(error))
     except OSError as error:
@@ -45,46 +45,43 @@ def _run(job: TraceMergeOptions | TraceReportOptions) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stdout.flush()
     print(f"pypartial trace: {text}", file=sys.stderr)
 
 
-def _merge(job: TraceMergeOptions, run: Run) -> int:
+def _merge(job: TraceOptions, run: Run, output: Path) -> int:
     from ..timeline.chrome import save_chrome
     from ..timeline.profiler import Profile
 
     profiles = [Profile(path, order) for order, path in enumerate(job.profiles)]
     for one in profiles:
-        if all(trace.rank != one.rank for trace in run.traces):
+        if one.rank not in run.traces:
             raise ValueError(f"{one.path} is of rank {one.rank}, of which there is no trace")
-    return int(not save("Timeline", job.output, lambda path: save_chrome(run, profiles, path)))
+    return int(not save("Timeline", output, lambda path: save_chrome(run, profiles, path)))
 
 
-def _report(job: TraceReportOptions, run: Run) -> int:
+def _report(job: TraceOptions, run: Run) -> int:
     from ..report import build
     from ..timeline.cycles import measure
 
-    if job.rank is not None and all(trace.rank != job.rank for trace in run.traces):
+    if job.rank is not None and job.rank not in run.traces:
         raise ValueError(f"--rank {job.rank}: there is no trace of it")
-    measured = {trace.rank: measure(trace) for trace in run.traces}
+    measured = {rank: measure(trace) for rank, trace in run.traces.items()}
     samples = {rank: found for rank, (_, found) in measured.items()}
     report = build(run.size, {rank: counts for rank, (counts, _) in measured.items()}, samples)
-    waited = report.waited
     if job.rank is None:
         print(report.to_json() if job.json else report)
     else:
-        counts, mine, others = measured[job.rank][0], waited[job.rank], waited[:, job.rank]
-        if job.json:
-            waits = {"waited_for": mine.tolist(), "waited_by": others.tolist()}
-            print(json.dumps({"rank": job.rank, **counts, **waits}))
-        else:
-            said = ", ".join(f"{name} {value}" for name, value in counts.items())
-            print(f"rank {job.rank} of {run.size}: {said}")
-            for rank in range(run.size):
-                for_it, by_it = (format_duration(1e9 * found[rank]) for found in (mine, others))
-                print(f"rank {rank}: waited for {for_it}, and waited {by_it} for rank {job.rank}")
+        _print_rank(job.rank, measured[job.rank][0], report.waited, as_json=job.json)
     if job.plot is None:
         return 0
     from ..timeline.plot import save_plot
 
-    return int(not save("Plot", job.plot, lambda path: save_plot(samples, waited, path)))
+    return int(not save("Plot", job.plot, lambda path: save_plot(samples, report.waited, path)))
+
+
+def _print_rank(rank: int, counts: dict[str, Any], waited: Any, *, as_json: bool) -> None:
+    said = {"rank": rank, **counts}
+    for name, times in (("waited_for_s", waited[rank]), ("waited_by_s", waited[:, rank])):
+        said[name] = {other: round(s, 6) for other, s in enumerate(times.tolist()) if s > 0}
+    lines = (f"{name:14} {str(value).strip('{}[]') or 0}" for name, value in said.items())
+    print(json.dumps(said) if as_json else "\n".join(lines))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import TraceMergeOptions, TraceReportOptions
+from . import TraceOptions
 from .options import file
 from .reading import file_refusal, files_complaint, refuse
 
@@ -23,8 +23,7 @@ FolderArgument = Annotated[
 
 
 @trace.command(
-    epilog="\b\nExample:\n  pypartial trace merge traces -o timeline.json\n"
-    "  pypartial trace merge traces -o timeline.json --with-profiler rank*.json"
+    epilog="\b\nExample:\n  pypartial trace merge DIR -o a.json --with-profiler *.pt.json"
 )
 def merge(
     context: typer.Context,
@@ -32,23 +31,20 @@ def merge(
     output: Annotated[Path, file("--output", "-o", help="The file to write.")],
     profiler: Annotated[
         list[Path] | None,
-        file(
-            "--with-profiler",
-            exists=True,
-            help="Traces of torch.profiler of the same run, several or the option repeated.",
-        ),
+        file("--with-profiler", help="Traces of torch.profiler of the same run. May be several."),
     ] = None,
-    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", hidden=True)] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True)] = None,
 ) -> None:
     """Write one timeline of all ranks, which Perfetto and chrome://tracing open.
 
     A process for each rank, arrows from the Start that triggered a round to the ranks that others
     had activated, and counters of active ranks and staleness. Times are on rank 0's clock.
     """
-    refuse(f"what is {more[0]}? There is no --with-profiler" if more and not profiler else None)
-    refusal = file_refusal(output)
-    refuse(f"--output {output}: cannot be written: {refusal}" if refusal is not None else None)
-    context.obj.job = TraceMergeOptions(folder, output, (*(profiler or ()), *(more or ())))
+    profiles = (*(profiler or ()), *(more or ()))
+    refuse(f"{more[0]} is given without --with-profiler" if more and not profiler else None)
+    why = "it is read" if output.resolve() in map(Path.resolve, profiles) else file_refusal(output)
+    refuse(why and f"--output {output}: cannot be written: {why}")
+    context.obj.job = TraceOptions(folder, output, profiles)
 
 
 @trace.command(epilog="\b\nExample:\n  pypartial trace report traces --plot traces.png")
@@ -58,10 +54,7 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     plot: Annotated[
         Path | None,
-        file(
-            help="Plot arrivals over time and who waited for whom, and write the picture to this "
-            "file (.png, .pdf or .svg)."
-        ),
+        file(help="Plot arrivals, and who waited for whom, to this file (.png, .pdf or .svg)."),
     ] = None,
     rank: Annotated[
         int | None,
@@ -73,4 +66,4 @@ def report(
     From the whole of the traces, whereas a running program reports its last cycles.
     """
     refuse(files_complaint(None, plot))
-    context.obj.job = TraceReportOptions(folder, json, plot, rank)
+    context.obj.job = TraceOptions(folder, json=json, plot=plot, rank=rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,10 @@ from . import files
 from .files import Run, Trace
 from .profiler import Profile
 
-__all__ = ["save_chrome"]
-
 # Numbers of the threads of a process; viewers put them in this order.
 _CALLS, _PROGRESS, _ROUNDS, _SPANS, _HANDLES, _PROFILER = 1, 2, 10, 1000, 100_000, 10_000_000
 _BLOCK = 1 << 14  # arrows
 _ROUNDS_OPEN = 8  # of a handle: another rank may publish a round that this one has begun
-_INSTANT = '"i","s":"t"'
 _CAUSES = dict(enumerate(map(json.dumps, [None, *CAUSE])))
 
 
@@ -37,24 +35,23 @@ def save_chrome(run: Run, profiles: Sequence[Profile], path: Path) -> None:
         Each of a rank of the run.
     path : Path
     """
-    traces = {trace.rank: trace for trace in run.traces}
-    firsts = [trace.first_ns() for trace in run.traces]
-    firsts += [one.first_ns(traces[one.rank]) for one in profiles]
+    firsts = [trace.first_ns() for trace in run.traces.values()]
+    firsts += [one.first_ns(run.traces[one.rank]) for one in profiles]
     origin = min((first for first in firsts if first is not None), default=0)
     flows = _Flows()
     lines = itertools.chain(
-        *(_Rank(trace, origin, flows).lines() for trace in run.traces),
-        *(one.lines(traces[one.rank], origin, _PROFILER) for one in profiles),
+        *(_Rank(trace, origin, flows).lines() for trace in run.traces.values()),
+        *(one.lines(run.traces[one.rank], origin, _PROFILER) for one in profiles),
         flows.lines(),
     )
     about = {
         "pypartial": __version__,
-        "run": run.traces[0].run,
+        "run": next(iter(run.traces.values())).run,
         "ranks": run.size,
         "missing_ranks": run.missing,
-        "dropped_events": {trace.rank: trace.dropped for trace in run.traces},
-        "clock_error_us": {trace.rank: trace.error_ns / 1000 for trace in run.traces},
-        "clock_drift_unknown": [trace.rank for trace in run.traces if not trace.ended],
+        "dropped_events": {rank: one.dropped for rank, one in run.traces.items()},
+        "clock_error_us": {rank: one.error_ns / 1000 for rank, one in run.traces.items()},
+        "unfinished_ranks": [rank for rank, one in run.traces.items() if not one.ended],
     }
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
     with open(path, "w", encoding="utf-8") as file:
@@ -76,7 +73,7 @@ class _Rank:
         # What has begun: its time, thread and name. Keys: a handle, a round, a thread and depth.
         self._open: dict[tuple[int, ...], tuple[int, int, str]] = {}
         self._threads: set[int] = set()
-        self._depths: dict[int, int] = {}
+        self._depths: defaultdict[int, int] = defaultdict(int)
         self._spanning: dict[int, int] = {}
         self._started: dict[int, int] = {}
 
@@ -86,7 +83,7 @@ class _Rank:
         self._meta("process_sort_index", 0, {"sort_index": self._pid})
         ns = 0
         for event in self._trace.events():
-            ns = event[0] - self._origin
+            ns = max(event[0] - self._origin, 0)
             self._draw(ns, *event[1:])
             yield from self._lines
             self._lines.clear()
@@ -118,13 +115,13 @@ class _Rank:
             self._slice(tid, name, begin, ns, args)
 
     def _push(self, ns: int, tid: int, thread: str, name: str) -> None:
-        depth = self._depths[tid] = self._depths.get(tid, 0) + 1
-        self._begin((tid, -depth), ns, tid, thread, name)
+        self._depths[tid] += 1
+        self._begin((tid, -self._depths[tid]), ns, tid, thread, name)
 
     def _pop(self, ns: int, tid: int) -> None:
-        if depth := self._depths.get(tid, 0):
-            self._end((tid, -depth), ns)
-            self._depths[tid] = depth - 1
+        if self._depths[tid]:
+            self._end((tid, -self._depths[tid]), ns)
+            self._depths[tid] -= 1
 
     def _draw(self, ns: int, number: int, key: int, handle: int, kind: int, *rest: int) -> None:
         cause, flags, a, b, c, d = rest
@@ -139,21 +136,19 @@ class _Rank:
             args += f'"cause":{_CAUSES.get(cause, cause)},"initiator":{d},"late":{flags & 1}'
             begin, tid, _ = self._open.pop((handle,), (ns, _HANDLES + handle, ""))
             self._slice(tid, '"late"' if flags & files.LATE else '"Wait"', begin, ns, args)
-            counters = f'"active":{a},"staleness":{c}'
-            self._event('"C"', tid, f'"handle {handle}"', ns, counters)
+            self._event('"C"', tid, f'"handle {handle}"', ns, f'"active":{a},"staleness":{c}')
             if d == self._pid and handle in self._started:
-                self._flows.start(d, handle, number, self._started[handle])
+                self._flows.starts[d, handle].extend((number, self._started[handle]))
             elif d >= 0 and flags & (files.EXTERNAL | files.LATE) == files.EXTERNAL:
-                self._flows.end(d, handle, number, ns, self._pid)
+                # Viewers look for the slice that an arrow ends in, so it ends 1 ns before.
+                self._flows.ends[d, handle].extend((number, max(begin, ns - 1), self._pid))
         elif kind in (files.CLAIM, files.ACTIVATE, files.JOIN):
             self._claim(ns, handle, number)
         elif kind == files.PUBLISH:
             args = f'"handle":{handle},"bytes":{key},"active":{a},"contributions":{b},'
             args += f'"contributors":{c},"cause":{_CAUSES.get(cause, cause)},"initiator":{d}'
-            if (handle, number) in self._open:
-                self._end((handle, number), ns, args)
-            else:
-                self._event(_INSTANT, _ROUNDS, f'"round {number}"', ns, args)
+            self._claim(ns, handle, number)  # of no length, where it has not begun here
+            self._end((handle, number), ns, args)
         elif kind == files.CALL:
             self._push(ns, _CALLS, "collective calls", self._trace.name(a))
         elif kind == files.AWAKE:
@@ -173,8 +168,7 @@ class _Rank:
         rounds = [key for key in self._open if len(key) == 2 and key[1] >= 0]
         for key in rounds:
             if key[0] == handle and key[1] <= number - _ROUNDS_OPEN:
-                begin, tid, name = self._open.pop(key)
-                self._event(_INSTANT, tid, name, begin, f'"handle":{handle}')
+                self._end(key, 0, f'"handle":{handle}')  # of no length, too
         taken = {self._open[key][1] for key in rounds if key in self._open}
         tid = next(tid for tid in itertools.count(_ROUNDS) if tid not in taken)
         row = "rounds" if tid == _ROUNDS else f"rounds ({tid - _ROUNDS + 1})"
@@ -185,30 +179,25 @@ class _Flows:
     """Arrows from the Start that triggered a round to the results of the other ranks."""
 
     def __init__(self) -> None:
-        # By initiator and handle: rounds, times, and of results also ranks.
-        self._starts: dict[tuple[int, int], array[int]] = {}
-        self._ends: dict[tuple[int, int], array[int]] = {}
-
-    def start(self, rank: int, handle: int, number: int, ns: int) -> None:
-        self._starts.setdefault((rank, handle), array("q")).extend((number, ns))
-
-    def end(self, initiator: int, handle: int, number: int, ns: int, rank: int) -> None:
-        self._ends.setdefault((initiator, handle), array("q")).extend((number, ns, rank))
+        # By initiator and handle: rounds and times, and of results also the ranks.
+        self.starts: defaultdict[tuple[int, int], array[int]] = defaultdict(lambda: array("q"))
+        self.ends = self.starts.copy()
 
     def lines(self) -> Iterator[str]:
         """Yield the two ends of each arrow that has both."""
         numbers = itertools.count(1)
-        for (rank, handle), found in self._ends.items():
-            starts = np.array(self._starts.get((rank, handle), ()), np.int64).reshape(-1, 2)
+        for (rank, handle), found in self.ends.items():
+            starts = np.array(self.starts[rank, handle], np.int64).reshape(-1, 2)
             starts = starts[np.argsort(starts[:, 0], kind="stable")]
-            every = np.frombuffer(found, np.int64).reshape(-1, 3)
+            every, tid = np.frombuffer(found, np.int64).reshape(-1, 3), _HANDLES + handle
             for ends in np.array_split(every, 1 + len(every) // _BLOCK):
                 places = np.searchsorted(starts[:, 0], ends[:, 0]).tolist()
                 for place, (number, ended, other) in zip(places, ends.tolist(), strict=True):
                     if place == len(starts) or starts[place, 0] != number:
                         continue
                     began = _us(int(starts[place, 1]))
-                    same = f'"cat":"activation","name":"activation","id":{next(numbers)}'
-                    same += f',"tid":{_HANDLES + handle}'
+                    same = (
+                        f'"cat":"activation","name":"activation","id":{next(numbers)},"tid":{tid}'
+                    )
                     yield f'{{"ph":"s",{same},"pid":{rank},"ts":{began}}}'
                     yield f'{{"ph":"f","bp":"e",{same},"pid":{other},"ts":{_us(ended)}}}'

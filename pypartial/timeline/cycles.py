@@ -11,8 +11,6 @@ import numpy.typing as npt
 from ..report import COUNTERS, SAMPLE
 from .files import CALL, CALL_END, EXTERNAL, GIVEN, LATE, START, WAIT, Trace
 
-__all__ = ["measure"]
-
 _PACK = struct.Struct("<5Q2I").pack  # pp_sample_t
 _CAUSES = 5
 

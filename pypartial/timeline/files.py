@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["Run", "Trace", "read_run"]
 
 
 def _fields(text: str) -> np.dtype[np.void]:
@@ -56,28 +53,25 @@ class Trace:
             raise ValueError(f"{path} is not a trace of pypartial")
         head = {name: found[0][name].tolist() for name in HEAD.names or ()}
         if (head["version"], head["event_bytes"]) != (VERSION, EVENT.itemsize):
-            raise ValueError(
-                f"{path} is of version {head['version']}, with {head['event_bytes']} bytes an "
-                f"event; this pypartial reads version {VERSION}, with {EVENT.itemsize}"
-            )
-        self.rank, self.size, self.run = head["rank"], head["size"], head["run"]
+            what = f"version {head['version']}, with {head['event_bytes']} bytes an event"
+            raise ValueError(f"{path} is of {what}; here {VERSION} and {EVENT.itemsize} are read")
+        self.rank, self.size = head["rank"], head["size"]
+        self.run = "".join(f"{word:016x}" for word in head["run"])
         self._count, self._capacity = head["count"], head["capacity"]
         if not 0 <= self.rank < self.size or not self._capacity:
             raise ValueError(f"{path} has a damaged head")
-        kept = min(self._count, self._capacity)
-        self.dropped = self._count - kept
-        whole, rest = divmod(path.stat().st_size - HEAD.itemsize, EVENT.itemsize)
-        if whole < kept:
-            where = f"within event {whole + 1}" if rest else f"after event {whole}"
-            raise ValueError(f"{path} is cut off: it ends {where} of {kept}")
+        self.dropped = max(self._count - self._capacity, 0)
+        whole = (path.stat().st_size - HEAD.itemsize) // EVENT.itemsize
+        if whole < (kept := self._count - self.dropped):
+            raise ValueError(f"{path} is cut off: of {kept} events it has {whole} whole ones")
         self.host, self.wall_ns = head["host"].decode(errors="replace"), head["wall_ns"]
         self._met, self._names = head["met"], head["names"]
-        self.ended = self._met[1][0] != 0
+        self.ended = self.rank == 0 or self._met[1][0] != 0
         self.error_ns = max(error for _, _, error in self._met)
 
     def name(self, offset: int) -> str:
         """Return the name of a span or a collective call, as JSON."""
-        text = self._names[max(offset, 0) :].partition(b"\0")[0]
+        text = self._names[offset : self._names.find(b"\0", offset)]
         return json.dumps(text.decode(errors="replace"))
 
     def aligned(self, ns: Any) -> Any:
@@ -99,9 +93,8 @@ class Trace:
         while at < self._count:
             slot = at % self._capacity
             count = min(_BLOCK, self._count - at, self._capacity - slot)
-            block = np.fromfile(
-                self.path, EVENT, count, offset=HEAD.itemsize + slot * EVENT.itemsize
-            )
+            offset = HEAD.itemsize + slot * EVENT.itemsize
+            block = np.fromfile(self.path, EVENT, count, offset=offset)
             kind = block["kind"]
             block = block[(kind >= START) & (kind <= SPAN_END) & (block["ns"] > 0)]
             if at == self.dropped > 0 and block.size:
@@ -127,29 +120,28 @@ class Run:
 
     Attributes
     ----------
-    traces : list of Trace
+    traces : dict of int to Trace
     size : int
         Ranks of the context.
     """
 
-    traces: list[Trace]
+    traces: dict[int, Trace]
     size: int
 
     @property
     def missing(self) -> list[int]:
         """The ranks without a trace."""
-        return sorted(set(range(self.size)) - {trace.rank for trace in self.traces})
+        return sorted(set(range(self.size)) - self.traces.keys())
 
     def notes(self) -> Iterator[str]:
         """Yield what is missing, a line each."""
         if self.missing:
-            ranks = ", ".join(map(str, self.missing))
-            yield f"of {self.size} ranks there is no trace of: {ranks}"
-        for trace in self.traces:
+            yield f"of {self.size} ranks, these have no trace: {', '.join(map(str, self.missing))}"
+        for rank, trace in self.traces.items():
             if trace.dropped:
-                yield f"rank {trace.rank}: the oldest {trace.dropped:,} events were overwritten"
+                yield f"rank {rank}: the oldest {trace.dropped:,} events were overwritten"
             if not trace.ended:
-                yield f"rank {trace.rank}: the trace never ended; the drift of its clock is unknown"
+                yield f"rank {rank}: the trace never ended: the rank was killed, or runs"
 
 
 def read_run(folder: Path) -> Run:
@@ -162,17 +154,14 @@ def read_run(folder: Path) -> Run:
     OSError
         If one cannot be read.
     """
-    traces = sorted(map(Trace, sorted(folder.glob("rank-*.pptrace"))), key=lambda one: one.rank)
-    if not traces:
+    found = [Trace(path) for path in sorted(folder.glob("rank-*.pptrace"))]
+    if not found:
         raise ValueError(f"{folder} has no traces: there is no file rank-*.pptrace")
-    first = traces[0]
-    for before, trace in itertools.pairwise(traces):
-        if (trace.run, trace.size) != (first.run, first.size):
-            raise ValueError(
-                f"{folder} has traces of two runs: {first.path.name} and {trace.path.name}"
-            )
-        if trace.rank == before.rank:
-            raise ValueError(
-                f"{before.path.name} and {trace.path.name} are both of rank {trace.rank}"
-            )
-    return Run(traces, first.size)
+    traces: dict[int, Trace] = {}
+    for one in sorted(found, key=lambda trace: trace.rank):
+        if (one.run, one.size) != (found[0].run, found[0].size):
+            names = f"{found[0].path.name} and {one.path.name}"
+            raise ValueError(f"{folder} has traces of two runs: {names}")
+        if traces.setdefault(one.rank, one) is not one:
+            raise ValueError(f"{folder} has two traces of rank {one.rank}")
+    return Run(traces, one.size)

@@ -14,8 +14,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["save_plot"]
-
 _DOTS = 20_000  # in all; more take long, and show no more
 _RANKS_NAMED = 16
 
@@ -25,29 +23,19 @@ def save_plot(
 ) -> None:
     """Draw arrivals over time and the matrix of waits; the suffix of the file names its format."""
     ranks, seconds, behind = lateness(samples)
-    figure, (upper, lower) = plt.subplots(
-        2, 1, figsize=(8.5, 9), layout="constrained", height_ratios=(1, 1.4)
-    )
-    shown = slice(None, None, 1 + len(ranks) // _DOTS)
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, max(len(waited), 2)))
+    figure, (upper, lower) = plt.subplots(2, figsize=(8.5, 9), layout="constrained")
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(waited)))
     for rank in sorted(samples):
-        mine = ranks[shown] == rank
-        dots = seconds[shown][mine], 1e3 * behind[shown][mine]
-        upper.plot(*dots, ".", markersize=3, color=colours[rank], label=f"rank {rank}")
-    upper.set_xlabel("time in seconds")
-    upper.set_ylabel("ms after the first rank")
-    upper.set_title("Arrivals: each Start, and how late it is", loc="left", fontsize=11)
+        mine = np.flatnonzero(ranks == rank)[:: 1 + len(ranks) // _DOTS]
+        dots = {"markersize": 3, "color": colours[rank], "label": f"rank {rank}"}
+        upper.plot(seconds[mine], 1e3 * behind[mine], ".", **dots)
+    upper.set(title="Arrivals", xlabel="seconds", ylabel="Start, ms after that of the first rank")
     if len(samples) <= _RANKS_NAMED:
         upper.legend(frameon=False, markerscale=3, loc="center left", bbox_to_anchor=(1, 0.5))
     image = lower.imshow(waited, cmap="Blues", vmin=0)
     figure.colorbar(image, ax=lower, label="seconds")
-    lower.set_xlabel("for this rank")
-    lower.set_ylabel("this rank waited")
-    lower.set_title("Who waited for whom", loc="left", fontsize=11)
-    for axis in (lower.xaxis, lower.yaxis):
-        axis.get_major_locator().set_params(integer=True)
-    for side in ("top", "right"):
-        upper.spines[side].set_visible(False)
+    lower.set(title="Who waited for whom", xlabel="for this rank", ylabel="this rank waited")
+    lower.locator_params(integer=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -60,11 +48,9 @@ def lateness(samples: Mapping[int, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any],
     ranks = np.concatenate([np.full(len(found), rank) for rank, found in sorted(samples.items())])
     every = np.concatenate([found for _, found in sorted(samples.items())])
     starts = every["start_ns"].astype(np.int64)
-    order = np.lexsort((starts, every["key"], every["handle"]))
-    keys = every[["handle", "key"]][order]
-    new = np.ones(len(order), bool)
-    new[1:] = keys[1:] != keys[:-1]
-    firsts = starts[order][new][np.cumsum(new) - 1]
-    behind = np.empty(len(order))
-    behind[order] = (starts[order] - firsts) / 1e9
-    return ranks, (starts - starts.min(initial=np.iinfo(np.int64).max)) / 1e9, behind
+    # Keys count rounds, groups or iterations: no handle has 2**48 of them.
+    keys = every["key"] ^ (every["handle"].astype(np.uint64) << np.uint64(48))
+    _, meeting = np.unique(keys, return_inverse=True)
+    firsts = np.full(len(starts), starts.max(initial=0))
+    np.minimum.at(firsts, meeting, starts)
+    return ranks, (starts - firsts.min(initial=2**62)) / 1e9, (starts - firsts[meeting]) / 1e9

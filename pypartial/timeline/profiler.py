@@ -11,8 +11,6 @@ from typing import Any
 
 from .files import Trace
 
-__all__ = ["Profile"]
-
 _BLOCK = 1 << 22  # the head, and any event, is shorter
 _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
@@ -42,7 +40,7 @@ class Profile:
 
     def first_ns(self, trace: Trace) -> int | None:
         """Return the earliest time, on rank 0's clock; `trace` is that of the rank."""
-        return None if self._first is None else self._ns(trace, self._first)
+        return self._ns(trace, self._first) if self._first else None
 
     def _ns(self, trace: Trace, us: float) -> int:
         return int(trace.aligned(self._base + round(us * 1000) - trace.wall_ns))

@@ -22,7 +22,7 @@ from pypartial.timeline.files import EVENT, HEAD, read_run
 from pypartial.timeline.profiler import Profile
 
 SIGHT = Path(__file__).resolve().parents[2] / "csrc" / "include" / "pypartial_sight.h"
-NUMBER, TEXT = {"type": "number"}, {"type": "string"}
+NUMBER, TEXT, ENCLOSED = {"type": "number"}, {"type": "string"}, {"const": "e"}
 
 
 def phase(ph: list[str], required: list[str], **properties: Any) -> dict[str, Any]:
@@ -54,8 +54,7 @@ SCHEMA = {
                     phase(["M"], ["args"]),
                     phase(["s"], ["tid", "ts", "id", "cat"], id=NUMBER, cat=TEXT),
                     phase(
-                        *(["f"], ["tid", "ts", "id", "cat", "bp"]),
-                        **{"id": NUMBER, "cat": TEXT, "bp": {"const": "e"}},
+                        ["f"], ["tid", "ts", "id", "cat", "bp"], id=NUMBER, cat=TEXT, bp=ENCLOSED
                     ),
                 ],
             },
@@ -134,10 +133,10 @@ def test_a_rank_is_a_process_and_a_handle_a_thread(tmp_path: Path) -> None:
         assert not any(one["args"]["late"] for one in waits)
     assert only(timeline, name="late")
     (wait,) = [one for one in only(timeline, name="Wait", pid=0) if one["args"]["round"] == 3]
-    assert wait["args"] == {
-        **{"round": 3, "active": 3, "contributions": 3, "staleness": 0, "cause": "policy"},
-        **{"initiator": wait["args"]["initiator"], "late": 0},
-    }
+    initiator = wait["args"].pop("initiator")
+    assert initiator in range(3)
+    told = {"round": 3, "active": 3, "contributions": 3, "staleness": 0}
+    assert wait["args"] == {**told, "cause": "policy", "late": 0}
     counters = only(timeline, ph="C", name=f"handle {HANDLE}", pid=1)
     assert len(counters) == 10
     assert set(counters[0]["args"]) == {"active", "staleness"}
@@ -156,7 +155,7 @@ def test_times_are_exact_and_begin_with_the_earliest_event(tmp_path: Path) -> No
     assert '"ts":1000.129,' in (tmp_path / "timeline.json").read_text()
 
 
-def test_a_round_is_a_slice_and_an_instant_where_nothing_began_it(tmp_path: Path) -> None:
+def test_a_round_is_a_slice_of_no_length_where_nothing_began_it(tmp_path: Path) -> None:
     made = Made(1)
     which = {"handle": 2, "number": 5}
     made.add(0, files.ACTIVATE, 10_000, **which, d=-1)
@@ -171,7 +170,7 @@ def test_a_round_is_a_slice_and_an_instant_where_nothing_began_it(tmp_path: Path
     (six,) = only(timeline, name="round 6")
     assert (five["ts"], five["dur"], five["tid"] != one["tid"]) == (0, 4, True)
     assert (five["args"]["bytes"], five["args"]["cause"]) == (64, "deadline")
-    assert (six["ph"], six["ts"]) == ("i", 6)
+    assert (six["ts"], six["dur"]) == (6, 0)
 
 
 def test_rounds_that_others_publish_are_forgotten(tmp_path: Path) -> None:
@@ -179,8 +178,9 @@ def test_rounds_that_others_publish_are_forgotten(tmp_path: Path) -> None:
     for number in range(100):
         made.add(0, files.CLAIM, 1000 * (number + 1), handle=1, number=number)
     timeline = merged(made.save(tmp_path / "t"))
-    assert len(only(timeline, ph="i")) == 92
-    assert len(only(timeline, ph="X")) == 8
+    slices = only(timeline, ph="X")
+    assert [one["dur"] for one in slices[:92]] == [0] * 92
+    assert [one["args"].get("unfinished") for one in slices[92:]] == [True] * 8
     assert len(only(timeline, name="thread_name")) == 8
 
 
@@ -223,7 +223,7 @@ def test_arrows_point_from_the_initiator_to_those_that_others_activated(tmp_path
         (wait,) = [
             one
             for one in only(timeline, name="Wait", pid=end["pid"])
-            if one["ts"] <= end["ts"] <= one["ts"] + one["dur"] + 1e-3
+            if one["ts"] <= end["ts"] < one["ts"] + one["dur"]
         ]
         assert wait["args"]["initiator"] == start["pid"] != end["pid"]
         began = [one["ts"] for one in only(timeline, name="Start", pid=start["pid"])]
@@ -242,7 +242,10 @@ def test_an_arrow_needs_both_of_its_ends(tmp_path: Path) -> None:
 def test_clocks_of_eight_ranks_are_aligned(tmp_path: Path) -> None:
     draws = np.random.default_rng(5)
     offsets = draws.integers(-(10**9) // 2, 10**9, 8)
-    clocks = [Clock(int(ns), float(ppm)) for ns, ppm in zip(offsets, draws.uniform(-100, 100, 8))]
+    clocks = [
+        Clock(int(ns), float(ppm))
+        for ns, ppm in zip(offsets, draws.uniform(-100, 100, 8), strict=True)
+    ]
     clocks[0] = Clock()
     clocks[7] = Clock(10**9, 100)
     true = rounds(8, 1000)
@@ -284,7 +287,7 @@ def test_a_killed_run_opens(tmp_path: Path) -> None:
     timeline = merged(folder)
     unfinished = [one for one in only(timeline, ph="X") if one["args"].get("unfinished")]
     assert [one["name"] for one in unfinished if "round" not in one["name"]] == ["Wait"] * 3
-    assert timeline["otherData"]["clock_drift_unknown"] == [0, 1, 2]
+    assert timeline["otherData"]["unfinished_ranks"] == [1, 2]
     assert max(one["ts"] for one in timeline["traceEvents"] if "ts" in one) < 250_000
     for rank in range(3):
         assert len(only(timeline, name="Start", pid=rank)) == 20
@@ -454,11 +457,14 @@ def damaged(folder: Path, what: str) -> None:
     [
         ("two runs", "has traces of two runs: rank-00000.pptrace and rank-00002.pptrace"),
         ("another size", "has traces of two runs"),
-        ("one rank twice", "rank-00001.pptrace and rank-00002.pptrace are both of rank 1"),
-        ("cut off", "rank-00002.pptrace is cut off: it ends within event 2 of 2"),
-        ("cut off after an event", "rank-00002.pptrace is cut off: it ends after event 1 of 2"),
+        ("one rank twice", "has two traces of rank 1"),
+        ("cut off", "rank-00002.pptrace is cut off: of 2 events it has 1 whole ones"),
+        (
+            "cut off after an event",
+            "rank-00002.pptrace is cut off: of 2 events it has 1 whole ones",
+        ),
         ("no head", "rank-00002.pptrace is not a trace of pypartial"),
-        ("another version", "is of version 2, with 48 bytes an event; this pypartial reads"),
+        ("another version", "is of version 2, with 48 bytes an event; here 1 and 48 are read"),
         ("another event", "is of version 1, with 56 bytes an event"),
         ("another magic", "rank-00002.pptrace is not a trace of pypartial"),
         ("a damaged head", "rank-00002.pptrace has a damaged head"),
@@ -481,7 +487,7 @@ def test_a_missing_rank_is_said(tmp_path: Path, capsys: Any) -> None:
     for rank in (1, 3):
         (folder / f"rank-0000{rank}.pptrace").unlink()
     assert run("trace", "merge", folder, "-o", tmp_path / "a.json") == 0
-    assert capsys.readouterr().err == ("pypartial trace: of 4 ranks there is no trace of: 1, 3\n")
+    assert capsys.readouterr().err == ("pypartial trace: of 4 ranks, these have no trace: 1, 3\n")
     assert json.loads((tmp_path / "a.json").read_text())["otherData"]["missing_ranks"] == [1, 3]
 
 
