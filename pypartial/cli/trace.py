@@ -40,6 +40,8 @@ def _run(job: TraceOptions) -> int:
     except ValueError as error:
         _say(str(error))
     except OSError as error:
+        if error.filename is None:
+            raise  # of standard output
         _say(f"{error.filename} cannot be read: {error.strerror}")
     return 1
 

@@ -16,6 +16,7 @@ trace = typer.Typer(
     short_help="Read what ranks have traced.",
     no_args_is_help=True,
 )
+_PROFILER = "Traces of torch.profiler of the same run, one or more; also compressed ones (.gz)."
 FolderArgument = Annotated[
     Path,
     typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The folder of the traces."),
@@ -29,10 +30,7 @@ def merge(
     context: typer.Context,
     folder: FolderArgument,
     output: Annotated[Path, file("--output", "-o", help="The file to write.")],
-    profiler: Annotated[
-        list[Path] | None,
-        file("--with-profiler", help="Traces of torch.profiler of the same run. May be several."),
-    ] = None,
+    profiler: Annotated[list[Path] | None, file("--with-profiler", help=_PROFILER)] = None,
     more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True)] = None,
 ) -> None:
     """Write one timeline of all ranks, which Perfetto and chrome://tracing open.
@@ -56,10 +54,7 @@ def report(
         Path | None,
         file(help="Plot arrivals, and who waited for whom, to this file (.png, .pdf or .svg)."),
     ] = None,
-    rank: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="R", help="Only this rank: what it did, and its waits."),
-    ] = None,
+    rank: Annotated[int | None, typer.Option(min=0, metavar="R", help="Only this rank.")] = None,
 ) -> None:
     """Say who is slow, and who waited for whom.
 

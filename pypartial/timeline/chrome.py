@@ -22,6 +22,7 @@ from .profiler import Profile
 _CALLS, _PROGRESS, _ROUNDS, _SPANS, _HANDLES, _PROFILER = 1, 2, 10, 1000, 100_000, 10_000_000
 _BLOCK = 1 << 14  # arrows
 _ROUNDS_OPEN = 8  # of a handle: another rank may publish a round that this one has begun
+_WAIT = '"Wait"'
 _CAUSES = dict(enumerate(map(json.dumps, [None, *CAUSE])))
 
 
@@ -114,6 +115,10 @@ class _Rank:
             begin, tid, name = self._open.pop(key)
             self._slice(tid, name, begin, ns, args)
 
+    def _enter(self, ns: int, handle: int, name: str) -> None:
+        self._end((handle,), ns)
+        self._begin((handle,), ns, _HANDLES + handle, f"handle {handle}", name)
+
     def _push(self, ns: int, tid: int, thread: str, name: str) -> None:
         self._depths[tid] += 1
         self._begin((tid, -self._depths[tid]), ns, tid, thread, name)
@@ -126,20 +131,22 @@ class _Rank:
     def _draw(self, ns: int, number: int, key: int, handle: int, kind: int, *rest: int) -> None:
         cause, flags, a, b, c, d = rest
         if kind in (files.START, files.WAIT):
-            self._end((handle,), ns)
-            name = '"Wait"' if kind == files.WAIT else '"Start"'
-            self._begin((handle,), ns, _HANDLES + handle, f"handle {handle}", name)
+            self._enter(ns, handle, _WAIT if kind == files.WAIT else '"Start"')
             if kind == files.START:
                 self._started[handle] = ns
         elif kind == files.GIVEN:
+            late = flags & files.LATE
             args = f'"round":{number},"active":{a},"contributions":{b},"staleness":{c},'
-            args += f'"cause":{_CAUSES.get(cause, cause)},"initiator":{d},"late":{flags & 1}'
-            begin, tid, _ = self._open.pop((handle,), (ns, _HANDLES + handle, ""))
-            self._slice(tid, '"late"' if flags & files.LATE else '"Wait"', begin, ns, args)
+            args += f'"cause":{_CAUSES.get(cause, cause)},"initiator":{d},"late":{late}'
+            if self._open.get((handle,), ())[2:] != (_WAIT,):  # of a Test, or of a Flush
+                self._enter(ns, handle, _WAIT)
+            begin, tid, _ = self._open.pop((handle,))
+            self._slice(tid, '"late"' if late else _WAIT, begin, ns, args)
             self._event('"C"', tid, f'"handle {handle}"', ns, f'"active":{a},"staleness":{c}')
-            if d == self._pid and handle in self._started:
-                self._flows.starts[d, handle].extend((number, self._started[handle]))
-            elif d >= 0 and flags & (files.EXTERNAL | files.LATE) == files.EXTERNAL:
+            started = self._started.pop(handle, None)
+            if d == self._pid and started is not None and not late:
+                self._flows.starts[d, handle].extend((number, started))
+            elif d >= 0 and flags & files.EXTERNAL and not late:
                 # Viewers look for the slice that an arrow ends in, so it ends 1 ns before.
                 self._flows.ends[d, handle].extend((number, max(begin, ns - 1), self._pid))
         elif kind in (files.CLAIM, files.ACTIVATE, files.JOIN):
@@ -195,9 +202,6 @@ class _Flows:
                 for place, (number, ended, other) in zip(places, ends.tolist(), strict=True):
                     if place == len(starts) or starts[place, 0] != number:
                         continue
-                    began = _us(int(starts[place, 1]))
-                    same = (
-                        f'"cat":"activation","name":"activation","id":{next(numbers)},"tid":{tid}'
-                    )
-                    yield f'{{"ph":"s",{same},"pid":{rank},"ts":{began}}}'
+                    same = f'"cat":"activation","name":"round","id":{next(numbers)},"tid":{tid}'
+                    yield f'{{"ph":"s",{same},"pid":{rank},"ts":{_us(int(starts[place, 1]))}}}'
                     yield f'{{"ph":"f","bp":"e",{same},"pid":{other},"ts":{_us(ended)}}}'

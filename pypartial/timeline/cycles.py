@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._names import CAUSE
 from ..report import COUNTERS, SAMPLE
 from .files import CALL, CALL_END, EXTERNAL, GIVEN, LATE, START, WAIT, Trace
 
 _PACK = struct.Struct("<5Q2I").pack  # pp_sample_t
-_CAUSES = 5
 
 
 def measure(trace: Trace) -> tuple[dict[str, Any], npt.NDArray[Any]]:
@@ -20,7 +20,7 @@ def measure(trace: Trace) -> tuple[dict[str, Any], npt.NDArray[Any]]:
 
     A cycle is from a Start of a handle to the next one. Times are on rank 0's clock.
     """
-    counts: dict[str, Any] = {**dict.fromkeys(COUNTERS, 0), "causes": [0] * _CAUSES}
+    counts: dict[str, Any] = {**dict.fromkeys(COUNTERS, 0), "causes": [0] * len(CAUSE)}
     samples = bytearray()
     waiting: dict[int, int] = {}  # since when; collective calls are handle 0
     inside = 0  # the time with any of these, less the last one's beginning while that lasts
@@ -53,8 +53,9 @@ def measure(trace: Trace) -> tuple[dict[str, Any], npt.NDArray[Any]]:
             counts["contributions"] += b
             counts["staleness"] += c
             counts["most_stale"] = max(counts["most_stale"], c)
-            if 0 < cause <= _CAUSES:  # a round
+            if 0 < cause <= len(CAUSE):  # a round
                 counts["causes"][cause - 1] += 1
-                counts["missed"] += max(key - newest.get(handle, key) - 1, 0)
+                # At most: an event does not say it, and some rounds may end together.
+                counts["missed"] += max(number - newest.get(handle, number) - 1 + late, 0)
             newest[handle] = number
     return counts, np.frombuffer(samples, SAMPLE)

@@ -155,6 +155,20 @@ def test_times_are_exact_and_begin_with_the_earliest_event(tmp_path: Path) -> No
     assert '"ts":1000.129,' in (tmp_path / "timeline.json").read_text()
 
 
+def test_a_result_without_a_wait_is_a_wait_of_no_length(tmp_path: Path) -> None:
+    """That of a Test, or of a Flush, which has no Start either, and no arrow."""
+    made = Made(2)
+    for rank in (0, 1):
+        made.add(rank, files.START, 1000, handle=1)
+        for number, ns in ((7, 3000), (8, 4000)):
+            fields = {"handle": 1, "number": number, "flags": files.EXTERNAL * rank}
+            made.add(rank, files.GIVEN, ns, **fields)
+    timeline = merged(made.save(tmp_path / "t"))
+    found = [(one["name"], one["ts"], one["dur"]) for one in only(timeline, ph="X", pid=1)]
+    assert found == [("Start", 0, 2), ("Wait", 2, 0), ("Wait", 3, 0)]
+    assert [(one["ts"], other["ts"]) for one, other in arrows(timeline)] == [(0, 2)]
+
+
 def test_a_round_is_a_slice_of_no_length_where_nothing_began_it(tmp_path: Path) -> None:
     made = Made(1)
     which = {"handle": 2, "number": 5}
@@ -533,6 +547,26 @@ def test_usage_errors(tmp_path: Path, words: str, said: str, monkeypatch: Any, c
     (tmp_path / "t").mkdir()
     assert run("trace", "merge", *words.split()) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_profile_is_not_written_over(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    folder = rounds(1, 5).save(tmp_path / "t")
+    path = profile(tmp_path / "a.json", 0, 3e6)
+    monkeypatch.chdir(tmp_path)
+    assert run("trace", "merge", folder, "-o", "a.json", "--with-profiler", path) == 2
+    assert "--output a.json: cannot be written: it is read" in capsys.readouterr().err
+    assert run("trace", "merge", folder, "-o", "b.json", "--with-profiler", path) == 0
+
+
+def test_a_closed_pipe_is_not_a_trace_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_words: Any) -> bool:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("pypartial.cli.trace.save", broken)
+    with pytest.raises(BrokenPipeError):
+        run("trace", "merge", rounds(1, 5).save(tmp_path / "t"), "-o", tmp_path / "a.json")
 
 
 def test_a_folder_without_traces(tmp_path: Path, capsys: Any) -> None:
