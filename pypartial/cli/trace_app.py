@@ -33,10 +33,11 @@ def merge(
     profiler: Annotated[list[Path] | None, file("--with-profiler", help=_PROFILER)] = None,
     more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True)] = None,
 ) -> None:
-    """Write one timeline of all ranks, which Perfetto and chrome://tracing open.
+    """Write one timeline of all ranks, which Perfetto opens.
 
-    A process for each rank, arrows from the Start that triggered a round to the ranks that others
-    had activated, and counters of active ranks and staleness. Times are on rank 0's clock.
+    So does chrome://tracing. A process for each rank, arrows from the Start that triggered a round
+    to the ranks that it activated, and counters of active ranks and staleness. Times are on rank
+    0's clock.
     """
     profiles = (*(profiler or ()), *(more or ()))
     refuse(f"{more[0]} is given without --with-profiler" if more and not profiler else None)

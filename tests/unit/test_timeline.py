@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 import pytest
 from support.traces import HANDLE, WALL_NS, Clock, Made, rounds, write
 
-from pypartial import cli
+from pypartial.cli import TraceOptions, app
+from pypartial.cli.trace import _run
 from pypartial.timeline import files
 from pypartial.timeline.chrome import save_chrome
 from pypartial.timeline.files import EVENT, HEAD, read_run
@@ -91,8 +94,8 @@ def arrows(timeline: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any
 
 
 def run(*words: object) -> int:
-    job = cli.read([str(word) for word in words])
-    return job if isinstance(job, int) else cli.run(job)
+    job = app.parse([str(word) for word in words], 1)
+    return _run(job) if isinstance(job, TraceOptions) else int(job)
 
 
 # ---- the format ----------------------------------------------------------------------------------
@@ -436,6 +439,15 @@ def test_the_command(tmp_path: Path, capsys: Any) -> None:
     timeline = json.loads(out.read_text())
     assert [one["pid"] for one in only(timeline, name="aten::mm")] == [0, 1]
     assert timeline["otherData"]["ranks"] == 2
+
+
+def test_the_command_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """It initialises no MPI, and needs no launcher."""
+    folder, out = rounds(2, 5).save(tmp_path / "t"), tmp_path / "out.json"
+    words = [sys.executable, "-m", "pypartial", "trace", "merge", str(folder), "-o", str(out)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", f"Timeline: {out}\n")
+    assert arrows(json.loads(out.read_text()))
 
 
 def damaged(folder: Path, what: str) -> None:

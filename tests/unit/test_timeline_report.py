@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from support.traces import Clock, Made, rounds
 
-from pypartial import cli
+from pypartial.cli import TraceOptions, app
+from pypartial.cli.trace import _run
 from pypartial.timeline import files
 from pypartial.timeline.files import Trace
 
@@ -164,8 +165,8 @@ def test_times_are_those_of_rank_0s_clock(tmp_path: Path) -> None:
 
 
 def run(*words: object) -> int:
-    job = cli.read([str(word) for word in words])
-    return job if isinstance(job, int) else cli.run(job)
+    job = app.parse([str(word) for word in words], 1)
+    return _run(job) if isinstance(job, TraceOptions) else int(job)
 
 
 @pytest.fixture
