@@ -256,6 +256,25 @@ def test_an_arrow_needs_both_of_its_ends(tmp_path: Path) -> None:
     assert 0 < len(found) == len(kept) < len(everything)
 
 
+def test_a_result_whose_start_is_lost_has_no_arrow(tmp_path: Path) -> None:
+    """Later rounds of the same rank do."""
+    made = Made(2)
+    for number in (5, 6):
+        if number == 6:
+            made.add(0, files.START, 2000, handle=1)
+        made.add(0, files.GIVEN, 3000 + number, handle=1, number=number)
+        made.add(1, files.GIVEN, 4000 + number, handle=1, number=number, flags=files.EXTERNAL)
+    assert [end["ts"] for _, end in arrows(merged(made.save(tmp_path / "t")))] == [2.006]
+
+
+def test_an_event_of_no_kind_is_left_out(tmp_path: Path) -> None:
+    made = Made(1)
+    for kind, ns in ((files.AWAKE, 1000), (files.SPAN_END + 1, 2000), (files.START, 3000)):
+        made.add(0, kind, ns, handle=1)
+    (awake,) = only(merged(made.save(tmp_path / "t")), name="awake")
+    assert awake["args"] == {"unfinished": True}
+
+
 def test_clocks_of_eight_ranks_are_aligned(tmp_path: Path) -> None:
     draws = np.random.default_rng(5)
     offsets = draws.integers(-(10**9) // 2, 10**9, 8)

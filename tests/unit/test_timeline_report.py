@@ -189,6 +189,11 @@ def test_one_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["causes"] == [50, 0, 0, 0]
     assert set(said["waited_for_s"]) <= {"0", "1", "3"}
     assert all(seconds > 0 for seconds in said["waited_for_s"].values())
+    for other in (0, 1, 3):
+        assert run("trace", "report", folder, "--rank", other, "--json") == 0
+        theirs = json.loads(capsys.readouterr().out)
+        assert theirs["waited_for_s"].get("2") == said["waited_by_s"].get(str(other))
+        assert theirs["waited_by_s"].get("2") == said["waited_for_s"].get(str(other))
     assert run("trace", "report", folder, "--rank", 2) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert (lines["rank"], lines["calls"], lines["causes"]) == ("2", "50", "50, 0, 0, 0")
@@ -225,7 +230,7 @@ def test_lateness_is_after_the_first_of_the_same_key(tmp_path: Path) -> None:
     from pypartial.timeline.plot import lateness
 
     samples = {0: np.zeros(3, SAMPLE), 2: np.zeros(2, SAMPLE)}
-    samples[0]["key"], samples[2]["key"] = (7, 8, 7), (7, 8)
+    samples[0]["key"], samples[2]["key"] = (7, 8, 4), (7, 8)  # 4 ^ 2 is 7 ^ 1
     samples[0]["handle"], samples[2]["handle"] = (1, 1, 2), (1, 1)
     samples[0]["start_ns"] = (10**9, 3 * 10**9, 9 * 10**9)
     samples[2]["start_ns"] = (2 * 10**9, 2 * 10**9)
