@@ -15,7 +15,7 @@ import cffi
 import jsonschema
 import numpy as np
 import pytest
-from support.traces import HANDLE, WALL_NS, Clock, Made, rounds, write
+from support.timelines import HANDLE, WALL_NS, Clock, Made, rounds, write
 
 from pypartial.cli import TraceOptions, app
 from pypartial.cli.trace import _run

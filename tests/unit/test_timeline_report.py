@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.traces import Clock, Made, rounds
+from support.timelines import Clock, Made, rounds
 
 from pypartial.cli import TraceOptions, app
 from pypartial.cli.trace import _run
