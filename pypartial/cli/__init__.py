@@ -60,13 +60,25 @@ class TopologyOptions:
     plot: Path | None = None
 
 
+@dataclass(frozen=True)
+class TraceOptions:
+    """Options of one run of ``pypartial trace merge``, which has an output, or of ``report``."""
+
+    folder: Path
+    output: Path | None = None
+    profiles: tuple[Path, ...] = ()
+    json: bool = False
+    plot: Path | None = None
+    rank: int | None = None
+
+
 AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
 BenchOptions = (
     AllreduceBench | BenchGroupsOptions | BenchGossipOptions | BenchTorchOptions | TuneOptions
 )
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = SimSkewOptions | ScheduleOptions | GroupsJob | GossipOptions | GainOptions
-Job = BenchOptions | InfoOptions | SimJob | TopologyOptions
+Job = BenchOptions | InfoOptions | SimJob | TopologyOptions | TraceOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -148,6 +160,10 @@ def run(job: Job) -> int:
         from .topology import show
 
         return show(job, world() if (launched_size() or 1) > 1 else None)
+    if isinstance(job, TraceOptions):
+        from .trace import trace
+
+        return trace(job, world() if (launched_size() or 1) > 1 else None)
     if isinstance(job, SimJob):
         return _run_simulation(job, world() if (launched_size() or 1) > 1 else None)
     return _run_benchmark(job)

@@ -16,6 +16,7 @@ from .bench_app import bench
 from .gain_app import sim
 from .groups_app import groups
 from .topology_app import topology
+from .trace_app import trace
 from .tune_app import tune
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(sim, name="sim")
 app.add_typer(groups, name="groups")
 app.add_typer(topology, name="topology")
+app.add_typer(trace, name="trace")
 app.command()(tune)
 
 

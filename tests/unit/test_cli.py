@@ -316,6 +316,7 @@ COMMANDS = (
     *("bench groups", "bench gossip", "bench torch", "tune"),
     *("sim", "sim skew", "sim schedule", "sim groups", "sim gossip", "sim gain"),
     *("groups", "groups show", "groups analyse", "topology", "topology show"),
+    *("trace", "trace merge", "trace report"),
 )
 
 
@@ -330,7 +331,7 @@ def test_all_commands_are_tested_for_their_help() -> None:
     assert found == set(COMMANDS)
 
 
-@pytest.mark.parametrize("group", ["bench", "sim", "groups", "topology"])
+@pytest.mark.parametrize("group", ["bench", "sim", "groups", "topology", "trace"])
 def test_no_summary_of_a_command_is_cut(
     group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

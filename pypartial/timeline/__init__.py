@@ -1,0 +1,1 @@
+"""The offline half of a timeline: what reads the files that `Context.trace` writes."""
