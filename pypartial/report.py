@@ -180,8 +180,7 @@ class Report:
             )
         if len(self.ranks) < self.size:
             notes.append(
-                f"{len(self.ranks)} of {self.size} ranks, those of this node that share memory; "
-                "report(all=True) has all"
+                f"{len(self.ranks)} of {self.size} ranks; of all of them: ctx.report(all=True)"
             )
         notes.append(self.verdict.text)
         return "\n".join([*rows, *(line for note in notes for line in textwrap.wrap(note, 80))])

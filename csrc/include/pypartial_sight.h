@@ -52,7 +52,7 @@ typedef enum pp_event_kind {
     PP_EVENT_START = 1,     /* number: of the Start among those of all handles of the rank */
     PP_EVENT_WAIT,          /* Wait begins */
     PP_EVENT_GIVEN,         /* Wait ends with a result.  number: its round, group or iteration; key: as in pp_sample_t;
-                               flags: 1 late, 2 external; a: active, b: contributions, c: staleness, d: initiator or -1;
+                               flags: 1 late, 2 external, from 4 on missed rounds; a: active, b: contributions, c: staleness, d: initiator or -1;
                                cause */
     PP_EVENT_CLAIM,         /* this rank takes the parts of a round in the memory of the node, if that takes longer than to
                                publish it.  number: round */

@@ -173,11 +173,12 @@ void pp_sight_given(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t now_ns)
     if (now_ns)
         cycle->given_ns = now_ns, cycle->key = given->key, cycle->late = given->late;
     cycle->waits = false;
+    const uint64_t missed = given->missed < UINT16_MAX >> 2 ? given->missed : UINT16_MAX >> 2;
     if (ctx->sight.trace)
         pp_trace_add(ctx, &(pp_event_t){
             .ns = now_ns ? now_ns : clock_ns(CLOCK_MONOTONIC), .number = given->number, .key = given->key,
             .handle = handle->id, .kind = PP_EVENT_GIVEN, .cause = (uint8_t)(given->cause + 1),
-            .flags = (uint16_t)(given->late | given->external << 1), .a = given->active,
+            .flags = (uint16_t)(given->late | given->external << 1 | missed << 2), .a = given->active,
             .b = (int32_t)given->contributions, .c = (int32_t)given->staleness, .d = given->initiator});
 }
 

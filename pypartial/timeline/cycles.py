@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .._names import CAUSE
 from ..report import COUNTERS, SAMPLE
-from .files import CALL, CALL_END, EXTERNAL, GIVEN, LATE, START, WAIT, Trace
+from .files import CALL, CALL_END, EXTERNAL, GIVEN, LATE, MISSED, START, WAIT, Trace
 
 _PACK = struct.Struct("<5Q2I").pack  # pp_sample_t
 
@@ -26,8 +26,7 @@ def measure(trace: Trace) -> tuple[dict[str, Any], npt.NDArray[Any]]:
     inside = 0  # the time with any of these, less the last one's beginning while that lasts
     begun: dict[int, tuple[int, int]] = {}  # the Start of a handle, and the time inside until then
     given: dict[int, tuple[int, ...]] = {}  # since then: key, time, waited, late
-    newest: dict[int, int] = {}
-    for ns, number, key, handle, kind, cause, flags, a, b, c, _ in trace.events():
+    for ns, _, key, handle, kind, cause, flags, a, b, c, _ in trace.events():
         if kind == START:
             counts["calls"] += 1
             now, ended = inside + (ns if waiting else 0), given.pop(handle, None)
@@ -51,11 +50,9 @@ def measure(trace: Trace) -> tuple[dict[str, Any], npt.NDArray[Any]]:
             counts["external"] += flags & EXTERNAL > 0
             counts["active"] += a
             counts["contributions"] += b
+            counts["missed"] += flags // MISSED
             counts["staleness"] += c
             counts["most_stale"] = max(counts["most_stale"], c)
             if 0 < cause <= len(CAUSE):  # a round
                 counts["causes"][cause - 1] += 1
-                # At most: an event does not say it, and some rounds may end together.
-                counts["missed"] += max(number - newest.get(handle, number) - 1 + late, 0)
-            newest[handle] = number
     return counts, np.frombuffer(samples, SAMPLE)

@@ -22,7 +22,7 @@ HEAD = _fields(
     "met:(2,3)i8 host:S64 wall_ns:i8 told:u8 names:V65344"
 )
 VERSION = 1
-LATE, EXTERNAL = 1, 2  # flags of GIVEN
+LATE, EXTERNAL, MISSED = 1, 2, 4  # flags of GIVEN; above it is a number
 _BLOCK = 1 << 13
 # Threads write side by side, so the first events of a ring are not quite in order.
 _DISORDER = 64

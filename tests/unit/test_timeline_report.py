@@ -134,7 +134,7 @@ def test_the_counts(tmp_path: Path) -> None:
     fields = {"handle": 1, "a": 3, "b": 5}
     request(made, 0, 1000, 1100, 1200, **fields, number=4, key=4, c=2, cause=1, flags=2)
     request(made, 0, 2000, 2100, 2200, **fields, number=5, key=5, c=0, cause=1)
-    request(made, 0, 3000, 3100, 3200, **fields, number=9, key=9, c=7, cause=4, flags=3)
+    request(made, 0, 3000, 3100, 3200, **fields, number=9, key=9, c=7, cause=4, flags=3 + 4 * 4)
     request(made, 0, 4000, 4100, 4200, handle=2, number=30, key=40)  # a group has no cause
     counts, _ = measured(made, tmp_path / "t")
     assert counts == {
