@@ -155,14 +155,13 @@ class Report:
 
     def line(self) -> str:
         """Return what is worth a line of a log."""
-        slow = max(self.ranks, key=lambda rank: rank.last or 0)
-        if slow.last is None or self.verdict.rank is None:
-            return self.verdict.text
-        slow = next(rank for rank in self.ranks if rank.rank == self.verdict.rank)
-        return (
-            f"rank {slow.rank} came last in {_share(slow.last)} of {slow.calls:,} calls, "
-            f"{_time(slow.behind_s)} behind the first"
-        )
+        for slow in self.ranks:
+            if slow.rank == self.verdict.rank and slow.last is not None:
+                return (
+                    f"rank {slow.rank} came last in {_share(slow.last)} of {slow.calls:,} calls, "
+                    f"{_time(slow.behind_s)} behind the first"
+                )
+        return self.verdict.text
 
     def __str__(self) -> str:
         heading = "rank calls stale late last behind p95 computes waits awaited by"
@@ -238,9 +237,7 @@ def build(
         By the same ranks: arrays of `SAMPLE`, whose times are of one clock.
     """
     waited = np.zeros((size, size))
-    ranks = np.concatenate([np.full(len(samples[rank]), rank) for rank in samples])
-    every = np.concatenate([np.asarray(samples[rank], SAMPLE) for rank in samples])
-    behind, last = _meetings(ranks, every, waited)
+    ranks, _, behind, last = meetings(samples, waited)
     rows = []
     for rank, counted in counts.items():
         own = samples[rank]
@@ -266,19 +263,21 @@ def _median(values: npt.NDArray[Any]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _meetings(
-    ranks: npt.NDArray[Any], every: npt.NDArray[Any], waited: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def meetings(
+    samples: Mapping[int, npt.NDArray[Any]], waited: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[Any], ...]:
     """Compare arrivals that have the same key; fill `waited`.
 
-    Return of each sample how many seconds it is behind the first, NaN where no other rank is known,
-    and whether it is the last.
+    Return all samples in one array, and of each its rank before it, and after it how many seconds
+    it came after the first, NaN where no other rank is known, and whether it was the last.
     """
+    ranks = np.concatenate([np.full(len(own), rank) for rank, own in samples.items()])
+    every = np.concatenate([np.asarray(own, SAMPLE) for own in samples.values()])
     behind, last = np.full(len(every), np.nan), np.zeros(len(every), bool)
     order = np.lexsort((every["start_ns"], every["key"], every["handle"]))
     order = order[every["key"][order] > 0]
     if not len(order):
-        return behind, last
+        return ranks, every, behind, last
     at = every[order]
     differs = (np.diff(at["handle"]) != 0) | (np.diff(at["key"]) != 0)
     begins = np.flatnonzero(np.concatenate([[True], differs]))
@@ -295,7 +294,7 @@ def _meetings(
     waits = on_time & several & (awaited > np.arange(len(order)))
     for_ns = np.minimum(at["waited_ns"].astype(np.int64), starts[awaited] - starts)[waits]
     np.add.at(waited, (ranks[order][waits], ranks[order[awaited]][waits]), for_ns / 1e9)
-    return behind, last
+    return ranks, every, behind, last
 
 
 def _judge(samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:

@@ -14,6 +14,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 
+from ..report import meetings
+
 _DOTS = 20_000  # in all; more take long, and show no more
 _RANKS_NAMED = 16
 
@@ -22,7 +24,8 @@ def save_plot(
     samples: Mapping[int, npt.NDArray[Any]], waited: npt.NDArray[np.float64], path: Path
 ) -> None:
     """Draw arrivals over time and the matrix of waits; the suffix of the file names its format."""
-    ranks, seconds, behind = lateness(samples)
+    ranks, every, behind, _ = meetings(samples, np.zeros_like(waited))
+    seconds = (every["start_ns"] - every["start_ns"].min(initial=2**63)) / 1e9
     figure, (upper, lower) = plt.subplots(2, figsize=(8.5, 9), layout="constrained")
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(waited)))
     for rank in sorted(samples):
@@ -38,19 +41,3 @@ def save_plot(
     lower.locator_params(integer=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def lateness(samples: Mapping[int, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], ...]:
-    """Return of all cycles their ranks, their Starts, and how long after the first of the same key.
-
-    Times are in seconds, and begin at the first Start.
-    """
-    ranks = np.concatenate([np.full(len(found), rank) for rank, found in sorted(samples.items())])
-    every = np.concatenate([found for _, found in sorted(samples.items())])
-    starts = every["start_ns"].astype(np.int64)
-    # Keys count rounds, groups or iterations: no handle has 2**48 of them.
-    keys = every["key"] ^ (every["handle"].astype(np.uint64) << np.uint64(48))
-    _, meeting = np.unique(keys, return_inverse=True)
-    firsts = np.full(len(starts), starts.max(initial=0))
-    np.minimum.at(firsts, meeting, starts)
-    return ranks, (starts - firsts.min(initial=2**62)) / 1e9, (starts - firsts[meeting]) / 1e9

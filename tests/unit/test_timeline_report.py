@@ -225,21 +225,6 @@ def test_a_plot_of_no_cycles(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").exists()
 
 
-def test_lateness_is_after_the_first_of_the_same_key(tmp_path: Path) -> None:
-    from pypartial.report import SAMPLE
-    from pypartial.timeline.plot import lateness
-
-    samples = {0: np.zeros(3, SAMPLE), 2: np.zeros(2, SAMPLE)}
-    samples[0]["key"], samples[2]["key"] = (7, 8, 4), (7, 8)  # 4 ^ 2 is 7 ^ 1
-    samples[0]["handle"], samples[2]["handle"] = (1, 1, 2), (1, 1)
-    samples[0]["start_ns"] = (10**9, 3 * 10**9, 9 * 10**9)
-    samples[2]["start_ns"] = (2 * 10**9, 2 * 10**9)
-    ranks, seconds, behind = lateness(samples)
-    assert ranks.tolist() == [0, 0, 0, 2, 2]
-    assert seconds.tolist() == [0, 2, 8, 1, 1]
-    assert behind.tolist() == [0, 1, 0, 1, 0]
-
-
 def test_usage_errors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("trace", "report", folder, "--plot", "a.txt") == 2
     assert "must end in .png" in capsys.readouterr().err
