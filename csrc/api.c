@@ -489,11 +489,11 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
         status = check_landed(ctx, handle, kind);
     if (status >= 0 && kind == PP_CALL_FLUSH && handle->face->before_flush)
         status = handle->face->before_flush(ctx, handle);
+    pp_sight_ends(handle);               /* the next call may be over at once, and have freed it */
     if (status >= 0)
         status = pp_flush_call_begin(&ctx->calls, handle, kind);
     if (status >= 0)
         ctx->calls.discarded_out = discarded;
-    pp_sight_ends(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
     return status;
