@@ -256,8 +256,9 @@ class Sight:
         Collective, blocking: all ranks name the same folder, which is made if need be, and has no
         trace yet. The trace ends when the context is freed. Each rank writes events of 48 bytes to
         its own file, which is mapped, so a rank that is killed keeps what it had. The environment
-        variable ``PYPARTIAL_TRACE=FOLDER`` does the same for each context of a program: the second
-        one has FOLDER/2, and so on.
+        variable ``PYPARTIAL_TRACE=FOLDER`` does the same for each context of a program. The second
+        one of the program's rank 0 has FOLDER/2; the first one whose rank 0 is rank 4 of the
+        program FOLDER/1-4; and so on.
 
         Parameters
         ----------
@@ -303,8 +304,13 @@ class Sight:
         global _traced
         folder = os.environ[TRACE_VARIABLE]
         _traced += 1
+        world = self._native.MPI.COMM_WORLD.rank
+        if (_traced, world) != (1, 0):
+            folder = os.path.join(folder, f"{_traced}-{world}" if world else str(_traced))
         try:
-            self.trace(folder if _traced == 1 else os.path.join(folder, str(_traced)))
+            with self._away():
+                folder = self._comm.bcast(folder)  # ranks may have made other contexts before
+            self.trace(folder)
         except BaseException as error:
             self._abandon(error, "the opening of its trace")
             raise

@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from support.ranks import patient_ctx  # noqa: F401  # the fixture `ctx`
 from support.traces import EXTERNAL, LATE, TraceFile
 
@@ -345,6 +346,22 @@ def test_a_variable_names_the_folder(comm, folder, monkeypatch):
         assert given_of(TraceFile(folder / name, comm.rank).of("GIVEN"))[:4] == told
     comm.Barrier()
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["2", "3"]
+
+
+def test_a_variable_traces_contexts_of_parts(comm, folder, monkeypatch):
+    """Each has a folder, also where a rank has made another context before."""
+    monkeypatch.setattr(_sight, "_traced", 0)
+    monkeypatch.setenv("PYPARTIAL_TRACE", str(folder))
+    part = comm.Split(comm.rank % 2)
+    if comm.rank == comm.size - 1:
+        pp.Context(MPI.COMM_SELF).Free()
+    with pp.Context(part) as ctx:
+        request = one_request(ctx)
+        steps(request, 4)
+        request.Flush()
+    part.Free()
+    comm.Barrier()
+    assert len(list(folder.rglob("rank-*.pptrace"))) == comm.size + 1
 
 
 # ---- refusals -----------------------------------------------------------------------------------
