@@ -75,6 +75,7 @@ class Lib:
     PP_TRACE_HEAD: int
     PP_TRACE_NAMES: int
     PP_TRACE_MEETINGS: int
+    PP_TRACE_ASIDE: int
     PP_INT8: int
     PP_INT16: int
     PP_INT32: int

@@ -31,7 +31,8 @@ __all__ = ["TRACE_VARIABLE", "Sight", "Span", "Trace", "trace_key"]
 
 TRACE_VARIABLE = "PYPARTIAL_TRACE"
 _FILE = "rank-{:05d}.pptrace"
-_FULL = "other"  # the name of what no name is left for
+# The first two names, in this order: of what no name is left for, and of what the core tells.
+_NAMES = ("other", "ctx.comm")
 
 
 def _rows(native: Native, ctx: CData, most: int) -> dict[int, tuple[Any, Any]]:
@@ -117,7 +118,8 @@ class Trace:
         )
         head.wall_ns = time_ns() - monotonic_ns()
         self._note(0, begun)
-        self._name(_FULL)
+        for name in _NAMES:
+            self._name(name)
         native.check(native.lib.pp_trace_begin(ctx, head))
 
     def _open(self, folder: Any, events: int) -> tuple[str, str | None]:
@@ -125,7 +127,7 @@ class Trace:
         lib = self._native.lib
         try:
             events = in_range("events", events, 1000, 2**32)
-            path = os.path.abspath(os.fsdecode(folder))
+            path = os.path.abspath(os.fsdecode(folder) or "\0")  # no folder has this name
             os.makedirs(path, exist_ok=True)
             file = os.path.join(path, _FILE.format(self._comm.rank))
             out = self._native.ffi.new("pp_trace_head_t **")
@@ -161,6 +163,7 @@ class Trace:
 
     def _name(self, text: str) -> int:
         """Return where the file has this name; the last ones find no room, and share one."""
+        text = str(text)
         with self._lock:
             found = self._names.get(text)
             if found is None:
@@ -234,12 +237,15 @@ class Sight:
 
         Raises
         ------
+        MismatchError
+            With `all`, if other ranks are in another collective call of the context.
         Error
             If the context was freed; with `all` also as `away`.
         """
         self._live()
         known = _rows(self._native, self._ctx, self._size)
         if all:
+            self._meet()
             with self._away():
                 comm = self._comm.Dup()
                 _, ahead, _ = met(comm)
@@ -250,7 +256,7 @@ class Sight:
         counted = {rank: counts for rank, (counts, _) in known.items()}
         return build(self._size, counted, {rank: steps for rank, (_, steps) in known.items()})
 
-    def trace(self, folder: str | os.PathLike[str], *, events: int = 2**20) -> None:
+    def trace(self, folder: str | os.PathLike[str], *, events: int = 2**19) -> None:
         """Write what happens from now on to a file a rank, for ``pypartial trace``.
 
         Collective, blocking: all ranks name the same folder, which is made if need be, and has no
@@ -264,7 +270,8 @@ class Sight:
         ----------
         folder : path
         events : int, optional
-            How many events a file keeps, the newest ones; at least 1,000.
+            How many events a file keeps, the newest ones; at least 1,000. The default takes 25 MB
+            for each rank. A step of one request has 4 events or a few more.
 
         Raises
         ------
@@ -289,9 +296,15 @@ class Sight:
         self._live()
         if self._trace is not None:
             raise Error("the context has a trace already, which ends with it")
+        self._meet()
         with self._away():
             self._trace = Trace(self._native, self._ctx, self._comm, folder, events)
         self._calls.trace = self._trace
+
+    def _meet(self) -> None:
+        """Make two collective calls of the context, which raise where ranks are in other ones."""
+        context: Any = self
+        context.Allreduce_init(np.zeros(1), np.zeros(1), policy="full").Free()
 
     def span(self, name: str) -> Span:
         """Return a ``with`` block that the trace shows by this name. Local.

@@ -68,11 +68,13 @@ class RankReport:
     last : float or None
         The share of these in which it was the last to come.
     computes_s : float or None
-        From a Start to the next, outside the library and blocking calls that it sees: median.
+        From a Start to the next of the same request, outside the library and blocking calls that it
+        sees: the mean, without the tenth at either end.
     waits_s : float or None
-        Inside Wait, a step: median.
+        Inside the Wait of a request: the mean, likewise.
     waited_for_s : float
-        For how long other ranks waited for it, all together.
+        For how long other ranks waited for it, all together. What is known of the timed steps is
+        taken for all.
     """
 
     rank: int
@@ -98,9 +100,10 @@ class RankReport:
 class Verdict:
     """The rank that stands out, if any does.
 
-    A rank does if its computation takes longer than that of the others by a tenth and by a
-    twentieth of a step, and if the rank-sum test of Mann and Whitney says so at 1 %, divided by the
-    number of ranks: so often at most it names a rank where all are equally fast.
+    A rank does if its computation, by the request that takes most of it, takes longer than that of
+    the others by a tenth and by a twentieth of a step, and if the rank-sum test of Mann and Whitney
+    says so at 1 %, divided by the number of ranks: so often at most it names a rank where all are
+    equally fast.
 
     Attributes
     ----------
@@ -108,7 +111,7 @@ class Verdict:
     text : str
         One sentence, with the evidence.
     times : float or None
-        Its median computation over the median of the others'; None if they compute nothing.
+        Its mean computation over the median of the others'; None if they compute nothing.
     p : float or None
         How probable such a difference is among ranks that are equally fast.
     """
@@ -132,8 +135,8 @@ class Report:
     ranks : tuple of RankReport
         Of those that the report knows.
     waited : numpy.ndarray
-        Seconds, of shape (size, size): ``waited[a, b]`` is how long rank a waited for rank b, the
-        last that came to what both joined.
+        Seconds, taken from the timed steps for all, of shape (size, size): ``waited[a, b]`` is how
+        long rank a waited for rank b, the last that came to what both joined.
     verdict : Verdict
     """
 
@@ -155,13 +158,14 @@ class Report:
 
     def line(self) -> str:
         """Return what is worth a line of a log."""
+        known = f"; {len(self.ranks)} of {self.size} ranks" if len(self.ranks) < self.size else ""
         for slow in self.ranks:
             if slow.rank == self.verdict.rank and slow.last is not None:
                 return (
                     f"rank {slow.rank} came last in {_share(slow.last)} of {slow.calls:,} calls, "
-                    f"{_time(slow.behind_s)} behind the first"
+                    f"{_time(slow.behind_s)} behind the first{known}"
                 )
-        return self.verdict.text
+        return self.verdict.text + known
 
     def __str__(self) -> str:
         heading = "rank calls stale late last behind p95 computes waits awaited by"
@@ -238,6 +242,8 @@ def build(
     """
     waited = np.zeros((size, size))
     ranks, _, behind, last = meetings(samples, waited)
+    for rank, own in samples.items():
+        waited[rank] *= max(1.0, counts[rank]["calls"] / (len(own) + 1))
     rows = []
     for rank, counted in counts.items():
         own = samples[rank]
@@ -251,16 +257,22 @@ def build(
                 behind_s=_median(late_by[met]),
                 behind_p95_s=float(np.percentile(late_by[met], 95)) if met.any() else None,
                 last=float(came_last[met].mean()) if met.any() else None,
-                computes_s=_median(own["computed_ns"] / 1e9),
-                waits_s=_median(own["waited_ns"] / 1e9),
+                computes_s=_mean(own["computed_ns"] / 1e9),
+                waits_s=_mean(own["waited_ns"] / 1e9),
                 waited_for_s=float(waited[:, rank].sum()),
             )
         )
-    return Report(size, tuple(rows), waited, _judge(samples))
+    return Report(size, tuple(rows), waited, _judge(size, samples))
 
 
 def _median(values: npt.NDArray[Any]) -> float | None:
     return float(np.median(values)) if len(values) else None
+
+
+def _mean(values: npt.NDArray[Any]) -> float | None:
+    """Return the mean without the tenth at either end: of steps of two lengths it sees both."""
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean()) if len(values) else None
 
 
 def meetings(
@@ -297,25 +309,32 @@ def meetings(
     return ranks, every, behind, last
 
 
-def _judge(samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
+def _judge(size: int, samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
     """Name the rank that computes longest, if it stands out."""
     every = np.concatenate(list(samples.values()))
     if not len(every):
         return Verdict(None, "No rank stands out: no step was timed")
-    # Of several requests that one for which ranks compute longest: others are started in between.
-    handles = np.unique(every["handle"])
-    totals = [every["computed_ns"][every["handle"] == handle].sum() for handle in handles]
-    busiest = handles[int(np.argmax(totals))]
+    # Of the requests that are used often that one for which ranks compute longest: others are
+    # started in between. Cycles of one that is seldom used last from one use to the next.
+    handles, uses = np.unique(every["handle"], return_counts=True)
+    often = handles[2 * uses >= uses.max()]
+    totals = [every["computed_ns"][every["handle"] == handle].sum() for handle in often]
+    busiest = often[int(np.argmax(totals))]
     of = {rank: own[own["handle"] == busiest] for rank, own in samples.items()}
     computed = {rank: own["computed_ns"] for rank, own in of.items() if len(own) >= _FEWEST}
+    if len(samples) == 1 < size:
+        (alone,) = samples
+        return Verdict(
+            None, f"No rank stands out: only rank {alone} is known; of all: ctx.report(all=True)"
+        )
     if len(computed) < 2:
         return Verdict(
             None, f"No rank stands out: fewer than two have {_FEWEST} timed steps to compare"
         )
-    slow = max(computed, key=lambda rank: float(np.median(computed[rank])))
-    others = [rank for rank in computed if rank != slow]
-    mine = float(np.median(computed[slow]))
-    theirs = float(np.median([np.median(computed[rank]) for rank in others]))
+    means = {rank: _mean(own) or 0.0 for rank, own in computed.items()}
+    slow = max(means, key=means.__getitem__)
+    others = [rank for rank in means if rank != slow]
+    mine, theirs = means[slow], float(np.median([means[rank] for rank in others]))
     steps = np.concatenate([of[rank]["computed_ns"] + of[rank]["waited_ns"] for rank in others])
     p = min(
         1.0,
@@ -328,9 +347,11 @@ def _judge(samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
         if times is None
         else f"{times:.2f} times the median of the others' ({_time(theirs / 1e9)})"
     )
-    least = max((_STANDS_OUT - 1) * theirs, _SHARE * float(np.median(steps)))
-    if p > FALSE_ALARMS or mine - theirs < least:
+    least = max((_STANDS_OUT - 1) * theirs, _SHARE * (_mean(steps) or 0.0))
+    if mine - theirs < least:
         return Verdict(None, f"No rank stands out: at most {evidence}", times, p)
+    if p > FALSE_ALARMS:
+        return Verdict(None, f"No rank stands out: {evidence}, which may be chance", times, p)
     return Verdict(
         slow,
         f"R{evidence[1:]}; if all were equally fast, such a verdict would come in {_chance(p)}",

@@ -151,10 +151,13 @@ struct pp_handle {
     struct {                         /* see progress/sight.h */
         uint64_t tick;               /* the coarse clock at a Start; and how often it has stood there since */
         uint32_t same;
+        uint64_t computed_ns;        /* in the cycle that the Start in progress ends; 0: not known */
+        uint32_t waiter;             /* the thread of the last Wait that was timed */
         bool     begins;             /* the Start in progress begins a cycle that is timed */
         struct pp_cycle {
             uint64_t start_ns;       /* 0: no cycle is timed */
-            uint64_t inside_ns;      /* of the process, then */
+            uint32_t waiter;         /* the thread whose time inside the library counts, and that time then */
+            uint64_t inside_ns;
             uint64_t waited_ns, given_ns, key;
             bool     waits;          /* a Wait has begun */
             bool     late;

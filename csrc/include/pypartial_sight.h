@@ -12,8 +12,8 @@
 
 /* CDEF BEGIN */
 
-/* One cycle of a handle: from a Start to the next one.  Every cycle is timed if they take longer than the tick of the
-   kernel's coarse clock, some milliseconds; else the first after each tick. */
+/* One cycle of a handle: from a Start to the next one.  Every cycle is timed where fewer than 64 fit into a tick of the
+   kernel's coarse clock, some milliseconds; else those at the beginning of each tick. */
 typedef struct pp_sample {
     uint64_t key;           /* the same for ranks that could meet: the round that the Start was the first to be able to
                                join, the number of the group, or the iteration */
@@ -49,7 +49,8 @@ void    pp_ctx_report_every(pp_ctx_t *ctx, uint64_t ns);
 
 /* What an event says; `number` and the fields a to d mean something for the kinds that name them. */
 typedef enum pp_event_kind {
-    PP_EVENT_START = 1,     /* number: of the Start among those of all handles of the rank */
+    PP_EVENT_START = 1,     /* number: of the Start among those of all handles of the rank; key: nanoseconds
+                               computed in the cycle that ends, as in pp_sample_t; 0: not known */
     PP_EVENT_WAIT,          /* Wait begins */
     PP_EVENT_GIVEN,         /* Wait ends with a result.  number: its round, group or iteration; key: as in pp_sample_t;
                                flags: 1 late, 2 external, from 4 on missed rounds; a: active, b: contributions, c: staleness, d: initiator or -1;
@@ -61,7 +62,7 @@ typedef enum pp_event_kind {
     PP_EVENT_JOIN,          /* a round made of messages takes this rank's part.  number: round */
     PP_EVENT_PUBLISH,       /* a round is complete, by this rank.  number: round; key: bytes; a: active, b: contributions,
                                c: contributors, d: initiator or -1; cause */
-    PP_EVENT_CALL,          /* a collective call begins.  a: its name, as for spans */
+    PP_EVENT_CALL,          /* a collective call begins, or a blocking call of ctx.comm.  a: its name, as for spans */
     PP_EVENT_CALL_END,
     PP_EVENT_AWAKE,         /* the progress thread wakes up; goes to sleep */
     PP_EVENT_ASLEEP,
@@ -77,7 +78,8 @@ typedef struct pp_event {
     int32_t  a, b, c, d;
 } pp_event_t;
 
-enum { PP_TRACE_VERSION = 1, PP_TRACE_HEAD = 65536, PP_TRACE_NAMES = 65344, PP_TRACE_MEETINGS = 2 };
+enum { PP_TRACE_VERSION = 1, PP_TRACE_HEAD = 65536, PP_TRACE_NAMES = 65344, PP_TRACE_MEETINGS = 2,
+       PP_TRACE_ASIDE = 6 /* the name of calls of ctx.comm, after that of what has none */ };
 
 /* The beginning of a file.  The events follow, PP_TRACE_HEAD bytes after it: number i is at i % capacity. */
 typedef struct pp_trace_head {

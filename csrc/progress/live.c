@@ -1,6 +1,7 @@
 /* live.c - see live.h. */
 #define _GNU_SOURCE
 #include "live.h"
+#include "sight.h"
 
 #include <unistd.h>
 
@@ -144,6 +145,11 @@ void pp_live_aside(int delta)
 {
     pthread_mutex_lock(&live_lock);
     asides += (uint32_t)delta;
+    for (pp_ctx_t *ctx = live; ctx; ctx = ctx->next) {
+        pthread_mutex_lock(&ctx->lock);
+        pp_sight_tell(ctx, delta > 0 ? PP_EVENT_CALL : PP_EVENT_CALL_END, PP_TRACE_ASIDE, 0);
+        pthread_mutex_unlock(&ctx->lock);
+    }
     tell_all();
     pthread_mutex_unlock(&live_lock);
 }

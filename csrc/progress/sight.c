@@ -9,12 +9,14 @@ _Static_assert(sizeof(pp_trace_head_t) == PP_TRACE_HEAD, "the events follow the 
 _Static_assert(sizeof(pp_event_t) == 48 && sizeof(pp_sample_t) == 48, "as the readers of files and rows take them");
 
 enum {
-    FAST = 8,                        /* Starts within one tick */
-    LOOKS = 16
+    FAST = 64,                       /* Starts within one tick */
+    LOOKS = 16,
+    THREADS = 64                     /* more share their accounts */
 };
 
 static _Atomic uint32_t timed;       /* cycles of this process that are being timed */
-static _Atomic uint64_t inside_ns;   /* spent in calls that may block, while there were some */
+/* What each thread has spent in calls that may block, while there were some. */
+static _Atomic uint64_t inside_ns[THREADS];
 
 static uint64_t clock_ns(clockid_t clock)
 {
@@ -23,7 +25,17 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t inside(void) { return atomic_load_explicit(&inside_ns, memory_order_relaxed); }
+/* The number of the calling thread's account. */
+static uint32_t account(void)
+{
+    static _Atomic uint32_t threads;
+    static _Thread_local uint32_t mine;      /* + 1 */
+    if (mine == 0)
+        mine = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % THREADS + 1;
+    return mine - 1;
+}
+
+static uint64_t inside(uint32_t thread) { return atomic_load_explicit(&inside_ns[thread], memory_order_relaxed); }
 
 uint64_t pp_sight_enter(void)
 {
@@ -32,7 +44,7 @@ uint64_t pp_sight_enter(void)
 
 static void leave(uint64_t since_ns, uint64_t now_ns)
 {
-    atomic_fetch_add_explicit(&inside_ns, now_ns - since_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&inside_ns[account()], now_ns - since_ns, memory_order_relaxed);
 }
 
 void pp_sight_leave(uint64_t since_ns)
@@ -59,15 +71,23 @@ void pp_sight_close(pp_ctx_t *ctx)
     ctx->sight.row = NULL;
 }
 
-/* The cycle ends where the next one starts. */
-static void end_cycle(pp_row_t *row, pp_handle_t *handle, uint64_t now_ns)
+/* What the rank has computed in the cycle that ends now.  0: it is not known, as where a Wait of another thread than the
+   last one's has ended it: a request may be started in one thread and waited for in another, whose time counts. */
+static uint64_t computed(const pp_handle_t *handle, uint64_t now_ns)
 {
     const struct pp_cycle *cycle = &handle->sight.cycle;
-    const uint64_t own = inside() - cycle->inside_ns, whole = now_ns - cycle->start_ns;
+    if (!cycle->start_ns || !cycle->given_ns || cycle->waiter != handle->sight.waiter)
+        return 0;
+    const uint64_t own = inside(cycle->waiter) - cycle->inside_ns, whole = now_ns - cycle->start_ns;
+    return whole > own ? whole - own : 1;
+}
+
+static void add_sample(pp_row_t *row, const pp_handle_t *handle)
+{
+    const struct pp_cycle *cycle = &handle->sight.cycle;
     row->sample[row->samples % PP_SAMPLES] = (pp_sample_t){
-        .key = cycle->key, .start_ns = cycle->start_ns, .given_ns = cycle->given_ns,
-        .waited_ns = cycle->waited_ns, .computed_ns = whole > own ? whole - own : 0, .handle = handle->id,
-        .late = cycle->late};
+        .key = cycle->key, .start_ns = cycle->start_ns, .given_ns = cycle->given_ns, .waited_ns = cycle->waited_ns,
+        .computed_ns = handle->sight.computed_ns, .handle = handle->id, .late = cycle->late};
     __atomic_store_n(&row->samples, row->samples + 1, __ATOMIC_RELEASE);
 }
 
@@ -81,9 +101,9 @@ void pp_sight_ends(pp_handle_t *handle)
 /* The handle's cycles take microseconds. */
 static bool is_fast(const pp_handle_t *handle) { return handle->sight.same >= FAST; }
 
-/* Whether the coarse clock has moved since the last Start of the handle.  In a loop in which it has not moved for a while,
-   only each 16th Start looks. */
-static bool has_ticked(pp_ctx_t *ctx, pp_handle_t *handle)
+/* Whether a cycle is timed: not in a loop in which the coarse clock has stood still for a while, where only each 16th Start
+   looks at it. */
+static bool is_timed(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     if (is_fast(handle) && handle->sight.same++ % LOOKS != 0)
         return false;
@@ -91,19 +111,20 @@ static bool has_ticked(pp_ctx_t *ctx, pp_handle_t *handle)
     ctx->sight.is_due = ctx->sight.every_ns && tick >= ctx->sight.due_ns;
     handle->sight.same = tick == handle->sight.tick ? handle->sight.same + 1 : 0;
     handle->sight.tick = tick;
-    return handle->sight.same == 0;
+    return !is_fast(handle);
 }
 
 uint64_t pp_sight_starts(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     if (!ctx->sight.row)
         return 0;
-    handle->sight.begins = has_ticked(ctx, handle) || ctx->sight.trace;
+    handle->sight.begins = is_timed(ctx, handle) || ctx->sight.trace;
     const bool     read = handle->sight.begins || handle->sight.cycle.start_ns;
     const uint64_t since_ns = read ? clock_ns(CLOCK_MONOTONIC) : pp_sight_enter();
+    handle->sight.computed_ns = read ? computed(handle, since_ns) : 0;
     if (ctx->sight.trace)
         pp_trace_add(ctx, &(pp_event_t){.ns = since_ns, .kind = PP_EVENT_START, .handle = handle->id,
-                                        .number = ctx->sight.row->calls + 1});
+                                        .number = ctx->sight.row->calls + 1, .key = handle->sight.computed_ns});
     return since_ns;
 }
 
@@ -115,8 +136,8 @@ void pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_
     if (!since_ns)
         return;
     const struct pp_cycle *cycle = &handle->sight.cycle;
-    if (status >= 0 && cycle->start_ns && cycle->given_ns)
-        end_cycle(row, handle, since_ns);
+    if (status >= 0 && handle->sight.computed_ns)
+        add_sample(row, handle);
     if (!is_fast(handle))                /* else the Start took a part of a microsecond */
         leave(since_ns, clock_ns(CLOCK_MONOTONIC));
     if (status < 0)
@@ -127,13 +148,16 @@ void pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_
     }
     if (!cycle->start_ns)
         atomic_fetch_add_explicit(&timed, 1, memory_order_relaxed);
-    handle->sight.cycle = (struct pp_cycle){.start_ns = since_ns, .inside_ns = inside()};
+    const uint32_t waiter = handle->sight.waiter;
+    handle->sight.cycle = (struct pp_cycle){.start_ns = since_ns, .waiter = waiter, .inside_ns = inside(waiter)};
 }
 
 uint64_t pp_sight_waits(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us)
 {
     const uint64_t since_ns = pp_sight_enter();
     struct pp_cycle *cycle = &handle->sight.cycle;
+    if (since_ns)
+        handle->sight.waiter = account();
     if (ctx->sight.trace && timeout_us != 0 && !cycle->waits)
         pp_trace_add(ctx, &(pp_event_t){.ns = since_ns, .kind = PP_EVENT_WAIT, .handle = handle->id});
     cycle->waits |= timeout_us != 0;

@@ -1,10 +1,9 @@
 /*
  * sight.h - what is counted of this rank for a report, and told of it in a trace.  See include/pypartial_sight.h.
  *
- * A *cycle* of a handle goes from a Start to the next one.  It is timed if the coarse clock has moved since the last one
- * that was, so a loop of microseconds reads the clock once in thousands of Starts; with a trace every cycle is.  What this
- * process spends meanwhile in calls that may block, on any handle and in any thread, is not computation: while a cycle is
- * timed, those calls are, too.  All but the last two functions are called with the context's lock.
+ * A *cycle* of a handle goes from a Start to the next one.  It is timed, unless the coarse clock has stood still for many
+ * of them: a loop of microseconds times one in dozens.  With a trace every cycle is.  What the thread that waits spends
+ * meanwhile in calls that may block, on any handle, is not computation: while a cycle is timed, those calls are, too.  All but the last two functions are called with the context's lock.
  */
 #ifndef PP_SIGHT_H
 #define PP_SIGHT_H

@@ -155,6 +155,7 @@ def run(job: Job) -> int:
     if isinstance(job, InfoOptions):
         from .info import info
 
+        os.environ.pop(TRACE_VARIABLE, None)  # its context is not the program's
         return info(world())
     if isinstance(job, TopologyOptions):
         from .topology import show

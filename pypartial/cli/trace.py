@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..report import CAUSES
 from . import TraceOptions
 from .core import save
 from .sim import alone
@@ -82,7 +83,7 @@ def _report(job: TraceOptions, run: Run) -> int:
 
 
 def _print_rank(rank: int, counts: dict[str, Any], waited: Any, *, as_json: bool) -> None:
-    said = {"rank": rank, **counts}
+    said = {"rank": rank, **counts, "causes": dict(zip(CAUSES, counts["causes"], strict=True))}
     for name, times in (("waited_for_s", waited[rank]), ("waited_by_s", waited[:, rank])):
         said[name] = {other: round(s, 6) for other, s in enumerate(times.tolist()) if s > 0}
     lines = (f"{name:14} {str(value).strip('{}[]') or 0}" for name, value in said.items())

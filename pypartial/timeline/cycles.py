@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .._names import CAUSE
 from ..report import COUNTERS, SAMPLE
-from .files import CALL, CALL_END, EXTERNAL, GIVEN, LATE, MISSED, START, WAIT, Trace
+from .files import EXTERNAL, GIVEN, LATE, MISSED, START, WAIT, Trace
 
 _PACK = struct.Struct("<5Q2I").pack  # pp_sample_t
 
@@ -22,29 +22,23 @@ def measure(trace: Trace) -> tuple[dict[str, Any], npt.NDArray[Any]]:
     """
     counts: dict[str, Any] = {**dict.fromkeys(COUNTERS, 0), "causes": [0] * len(CAUSE)}
     samples = bytearray()
-    waiting: dict[int, int] = {}  # since when; collective calls are handle 0
-    inside = 0  # the time with any of these, less the last one's beginning while that lasts
-    begun: dict[int, tuple[int, int]] = {}  # the Start of a handle, and the time inside until then
+    waiting: dict[int, int] = {}  # of a handle: since when
+    begun: dict[int, int] = {}  # its Start
     given: dict[int, tuple[int, ...]] = {}  # since then: key, time, waited, late
     for ns, _, key, handle, kind, cause, flags, a, b, c, _ in trace.events():
         if kind == START:
             counts["calls"] += 1
-            now, ended = inside + (ns if waiting else 0), given.pop(handle, None)
-            if ended is not None and handle in begun:
-                (start, then), (same, end, waited, late) = begun[handle], ended
-                computed = max(ns - start - (now - then), 0)
-                samples += _PACK(same, start, end, waited, computed, handle, late)
-            begun[handle] = ns, now
-        elif kind in (WAIT, CALL):
-            inside -= 0 if waiting else ns
-            waiting.setdefault(handle if kind == WAIT else 0, ns)
-        elif kind in (GIVEN, CALL_END):
-            since = waiting.pop(handle if kind == GIVEN else 0, None)
-            inside += ns if since is not None and not waiting else 0
-            if kind == CALL_END:
-                continue
+            ended = given.pop(handle, None)
+            if key and ended is not None and handle in begun:
+                same, end, waited, late = ended
+                samples += _PACK(same, begun[handle], end, waited, key, handle, late)
+            begun[handle] = ns
+        elif kind == WAIT:
+            waiting[handle] = ns
+        elif kind == GIVEN:
+            since = waiting.pop(handle, ns)
             late = flags & LATE
-            given.setdefault(handle, (key, ns, max(ns - (since or ns), 0), late))
+            given.setdefault(handle, (key, ns, max(ns - since, 0), late))
             counts["given"] += 1
             counts["late"] += late
             counts["external"] += flags & EXTERNAL > 0

@@ -58,7 +58,7 @@ class Trace:
         self.rank, self.size = head["rank"], head["size"]
         self.run = "".join(f"{word:016x}" for word in head["run"])
         self._count, self._capacity = head["count"], head["capacity"]
-        if not 0 <= self.rank < self.size or not self._capacity:
+        if not 0 <= self.rank < max(self.size, 1) or not self._capacity:
             raise ValueError(f"{path} has a damaged head")
         self.dropped = max(self._count - self._capacity, 0)
         whole = (path.stat().st_size - HEAD.itemsize) // EVENT.itemsize
@@ -66,7 +66,7 @@ class Trace:
             raise ValueError(f"{path} is cut off: of {kept} events it has {whole} whole ones")
         self.host, self.wall_ns = head["host"].decode(errors="replace"), head["wall_ns"]
         self._met, self._names = head["met"], head["names"]
-        self.ended = self.rank == 0 or self._met[1][0] != 0
+        self.ended = self._met[1][0] != 0
         self.error_ns = max(error for _, _, error in self._met)
 
     def name(self, offset: int) -> str:
@@ -154,7 +154,8 @@ def read_run(folder: Path) -> Run:
     OSError
         If one cannot be read.
     """
-    found = [Trace(path) for path in sorted(folder.glob("rank-*.pptrace"))]
+    # One without a size never began: its rank was killed, or another one failed, meanwhile.
+    found = [trace for path in sorted(folder.glob("rank-*.pptrace")) if (trace := Trace(path)).size]
     if not found:
         raise ValueError(f"{folder} has no traces: there is no file rank-*.pptrace")
     traces: dict[int, Trace] = {}
