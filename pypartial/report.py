@@ -203,14 +203,16 @@ class Report:
 
 
 def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else format_duration(1e9 * seconds)
+    if seconds is None:
+        return "-"
+    return format_duration(1e9 * seconds) if seconds < 1e6 else f"{seconds:.0e} s"
 
 
 def _count(number: int) -> str:
-    for unit, factor in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= 100 * factor:
-            return f"{number // factor} {unit}"
-    return str(number)
+    if number < 10**5:
+        return str(number)
+    unit = 1 + (len(str(number)) - 5) // 3
+    return f"{number // 1000**unit} {' kMGTPE'[unit]}"
 
 
 def _share(part: float | None) -> str:

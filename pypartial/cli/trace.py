@@ -86,5 +86,11 @@ def _print_rank(rank: int, counts: dict[str, Any], waited: Any, *, as_json: bool
     said = {"rank": rank, **counts, "causes": dict(zip(CAUSES, counts["causes"], strict=True))}
     for name, times in (("waited_for_s", waited[rank]), ("waited_by_s", waited[:, rank])):
         said[name] = {other: round(s, 6) for other, s in enumerate(times.tolist()) if s > 0}
-    lines = (f"{name:14} {str(value).strip('{}[]') or 0}" for name, value in said.items())
+    lines = (f"{name:14} {_text(value)}" for name, value in said.items())
     print(json.dumps(said) if as_json else "\n".join(lines))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{name}: {one}" for name, one in value.items() if one) or "0"

@@ -106,7 +106,8 @@ def rounds(size: int, count: int, clocks: Sequence[Clock] = (), handle: int = HA
             arrival = done + 2 * 10**6 if late else min(arrival, done - 20_000)
             given = arrival + 1000 if late else done + 50_000 + 1000 * rank
             same = {"handle": handle, "number": number}
-            made.add(rank, files.START, arrival, handle=handle, number=number + 1)
+            start = {"handle": handle, "number": number + 1, "key": number * 10**6}
+            made.add(rank, files.START, arrival, **start)
             made.add(rank, files.WAIT, arrival + 500, handle=handle)
             if rank == first:
                 made.add(rank, files.CLAIM, arrival + 600, **same)

@@ -222,6 +222,45 @@ def test_times_of_a_clock_that_is_far_ahead():
 # ---- what is printed ----------------------------------------------------------------------------
 
 
+def test_a_request_that_is_used_seldom_hides_no_slow_rank():
+    """Its cycles last from one use to the next, and so longer than all others together."""
+    computed = even(np.random.default_rng(1), 3, steps=60)
+    computed[2] *= 2
+    found = samples(computed)
+    for rank, own in samples(np.full((3, 6), 1e9), handle=2).items():
+        found[rank] = np.concatenate([own, found[rank]])
+    assert report(found).verdict.rank == 2
+
+
+def test_steps_of_two_lengths_count_both():
+    computed = even(np.random.default_rng(1), 3, steps=60)
+    computed[1] *= 2
+    computed[:, ::2] /= 100
+    verdict = report(samples(computed)).verdict
+    assert verdict.rank == 1
+    assert verdict.times == pytest.approx(2, rel=0.1)
+
+
+def test_a_rank_that_knows_no_other_says_so():
+    found = samples(even(np.random.default_rng(1), 1))
+    assert "only rank 0 is known" in report(found, 4).verdict.text
+    assert report(found, 4).line().endswith("1 of 4 ranks")
+
+
+def test_few_steps_may_be_chance():
+    computed = np.full((3, 5), STEP_NS)
+    computed[0, :3] *= 4
+    assert report(samples(computed)).verdict.text.endswith("which may be chance")
+
+
+def test_waits_of_timed_steps_are_taken_for_all():
+    computed = even(np.random.default_rng(1), 2, steps=100)
+    computed[1] += 5e6
+    found = samples(computed)
+    known, all_steps = (build(2, counts(found, calls=calls), found) for calls in (101, 1010))
+    assert all_steps.waited[0, 1] == pytest.approx(10 * known.waited[0, 1])
+
+
 def test_a_report_of_many_ranks_has_80_columns():
     size = 1024
     found = samples(even(np.random.default_rng(1), size, steps=6))

@@ -323,7 +323,7 @@ def test_a_killed_run_opens(tmp_path: Path) -> None:
     timeline = merged(folder)
     unfinished = [one for one in only(timeline, ph="X") if one["args"].get("unfinished")]
     assert [one["name"] for one in unfinished if "round" not in one["name"]] == ["Wait"] * 3
-    assert timeline["otherData"]["unfinished_ranks"] == [1, 2]
+    assert timeline["otherData"]["unfinished_ranks"] == [0, 1, 2]
     assert max(one["ts"] for one in timeline["traceEvents"] if "ts" in one) < 250_000
     for rank in range(3):
         assert len(only(timeline, name="Start", pid=rank)) == 20

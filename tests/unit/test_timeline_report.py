@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.timelines import Clock, Made, rounds
 
@@ -17,34 +13,6 @@ from pypartial.cli import TraceOptions, app
 from pypartial.cli.trace import _run
 from pypartial.timeline import files
 from pypartial.timeline.files import Trace
-
-
-class Report:
-    """Where pypartial.report is not there yet: who waited is the next rank."""
-
-    def __init__(self, size: int, counts: Any, samples: Any) -> None:
-        self.counts, self.waited = counts, np.zeros((size, size))
-        for rank, found in samples.items():
-            self.waited[rank, (rank + 1) % size] = found["waited_ns"].sum() / 1e9
-
-    def __str__(self) -> str:
-        return "a table"
-
-    def to_json(self) -> str:
-        return json.dumps({"waited": self.waited.tolist()})
-
-
-@pytest.fixture(autouse=True)
-def report_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("pypartial.report") is not None:
-        return
-    times = ("key", "start_ns", "given_ns", "waited_ns", "computed_ns")
-    counters = "calls given late external contributions active missed staleness most_stale"
-    made: Any = types.ModuleType("pypartial.report")
-    made.SAMPLE = np.dtype([*((name, "u8") for name in times), ("handle", "u4"), ("late", "u4")])
-    made.COUNTERS, made.build, made.Report = tuple(counters.split()), Report, Report
-    monkeypatch.setitem(sys.modules, "pypartial.report", made)
-    monkeypatch.delitem(sys.modules, "pypartial.timeline.cycles", raising=False)
 
 
 def measured(
@@ -57,9 +25,12 @@ def measured(
     return counts, [dict(zip(samples.dtype.names, one, strict=True)) for one in samples.tolist()]
 
 
-def request(made: Made, rank: int, start: int, wait: int, given: int, **fields: int) -> None:
+def request(
+    made: Made, rank: int, start: int, wait: int, given: int, computed: int = 0, **fields: int
+) -> None:
+    """Add a request; `computed`: in the cycle that its Start ends."""
     handle = fields["handle"]
-    made.add(rank, files.START, start, handle=handle)
+    made.add(rank, files.START, start, handle=handle, key=computed)
     made.add(rank, files.WAIT, wait, handle=handle)
     made.add(rank, files.GIVEN, given, **fields)
 
@@ -67,9 +38,7 @@ def request(made: Made, rank: int, start: int, wait: int, given: int, **fields: 
 def test_a_cycle_is_from_a_start_to_the_next_one(tmp_path: Path) -> None:
     made = Made(1)
     request(made, 0, 1000, 5000, 7000, handle=1, key=4, flags=1)
-    made.add(0, files.CALL, 7500)
-    made.add(0, files.CALL_END, 8000)
-    request(made, 0, 9000, 9500, 9600, handle=1, key=5)
+    request(made, 0, 9000, 9500, 9600, handle=1, key=5, computed=5500)
     counts, samples = measured(made, tmp_path / "t")
     assert samples == [
         {
@@ -77,7 +46,7 @@ def test_a_cycle_is_from_a_start_to_the_next_one(tmp_path: Path) -> None:
             "start_ns": 1000,
             "given_ns": 7000,
             "waited_ns": 2000,
-            "computed_ns": 8000 - 2000 - 500,
+            "computed_ns": 5500,
             "handle": 1,
             "late": 1,
         }
@@ -85,38 +54,18 @@ def test_a_cycle_is_from_a_start_to_the_next_one(tmp_path: Path) -> None:
     assert (counts["calls"], counts["given"], counts["late"]) == (2, 2, 1)
 
 
-def test_what_another_handle_waits_is_not_computed(tmp_path: Path) -> None:
-    """Nor twice, where they wait at the same time, in two threads."""
-    made = Made(1)
-    made.add(0, files.START, 1000, handle=1)
-    made.add(0, files.START, 1100, handle=2)
-    made.add(0, files.WAIT, 2000, handle=2)
-    made.add(0, files.WAIT, 2200, handle=1)
-    made.add(0, files.GIVEN, 2700, handle=2)
-    made.add(0, files.GIVEN, 3000, handle=1)
-    made.add(0, files.WAIT, 4000, handle=2)
-    made.add(0, files.START, 4500, handle=1)  # while the other waits
-    made.add(0, files.GIVEN, 5000, handle=2)
-    made.add(0, files.WAIT, 5500, handle=1)
-    made.add(0, files.GIVEN, 5600, handle=1)
-    made.add(0, files.START, 6000, handle=1)
-    _, samples = measured(made, tmp_path / "t")
-    found = [(one["waited_ns"], one["computed_ns"]) for one in samples]
-    assert found == [(800, 3500 - 1000 - 500), (100, 1500 - 500 - 100)]
-
-
 def test_only_complete_cycles_count(tmp_path: Path) -> None:
-    """A ring may begin with any event, and a request may have no result."""
+    """A ring may begin with any event, and a request may have no result, or another thread."""
     made = Made(1)
-    made.add(0, files.CALL_END, 100)
     made.add(0, files.GIVEN, 200, handle=1, key=1)
     made.add(0, files.START, 300, handle=1)
     made.add(0, files.START, 400, handle=1)
     request(made, 0, 500, 510, 600, handle=1, key=3)
-    made.add(0, files.START, 900, handle=1)
+    request(made, 0, 900, 910, 990, handle=1, key=4, computed=310)
+    made.add(0, files.START, 1900, handle=1)
     counts, samples = measured(made, tmp_path / "t")
     assert [(one["key"], one["start_ns"], one["computed_ns"]) for one in samples] == [(3, 500, 310)]
-    assert (counts["calls"], counts["given"]) == (4, 2)
+    assert (counts["calls"], counts["given"]) == (5, 3)
 
 
 def test_the_first_result_of_a_request_ends_its_cycle(tmp_path: Path) -> None:
@@ -124,7 +73,7 @@ def test_the_first_result_of_a_request_ends_its_cycle(tmp_path: Path) -> None:
     made = Made(1)
     request(made, 0, 1000, 1100, 1200, handle=1, key=4, number=4)
     made.add(0, files.GIVEN, 1300, handle=1, key=5, number=5)
-    made.add(0, files.START, 2000, handle=1)
+    made.add(0, files.START, 2000, handle=1, key=900)
     _, samples = measured(made, tmp_path / "t")
     assert [(one["key"], one["given_ns"]) for one in samples] == [(4, 1200)]
 
@@ -186,7 +135,7 @@ def test_one_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("trace", "report", folder, "--rank", 2, "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["rank"], said["calls"], said["given"]) == (2, 50, 50)
-    assert said["causes"] == [50, 0, 0, 0]
+    assert said["causes"] == {"policy": 50, "departed": 0, "deadline": 0, "flush": 0}
     assert set(said["waited_for_s"]) <= {"0", "1", "3"}
     assert all(seconds > 0 for seconds in said["waited_for_s"].values())
     for other in (0, 1, 3):
@@ -196,7 +145,7 @@ def test_one_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert theirs["waited_by_s"].get("2") == said["waited_for_s"].get(str(other))
     assert run("trace", "report", folder, "--rank", 2) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert (lines["rank"], lines["calls"], lines["causes"]) == ("2", "50", "50, 0, 0, 0")
+    assert (lines["rank"], lines["calls"], lines["causes"]) == ("2", "50", "policy: 50")
     assert "waited_by_s" in lines
 
 
