@@ -127,7 +127,9 @@ class Trace:
         lib = self._native.lib
         try:
             events = in_range("events", events, 1000, 2**32)
-            path = os.path.abspath(os.fsdecode(folder) or "\0")  # no folder has this name
+            if not folder:
+                raise ValueError("it has no name")
+            path = os.path.abspath(os.fsdecode(folder))
             os.makedirs(path, exist_ok=True)
             file = os.path.join(path, _FILE.format(self._comm.rank))
             out = self._native.ffi.new("pp_trace_head_t **")
@@ -245,7 +247,7 @@ class Sight:
         self._live()
         known = _rows(self._native, self._ctx, self._size)
         if all:
-            self._meet()
+            self._meet(1)
             with self._away():
                 comm = self._comm.Dup()
                 _, ahead, _ = met(comm)
@@ -296,15 +298,18 @@ class Sight:
         self._live()
         if self._trace is not None:
             raise Error("the context has a trace already, which ends with it")
-        self._meet()
+        self._meet(2)
         with self._away():
             self._trace = Trace(self._native, self._ctx, self._comm, folder, events)
         self._calls.trace = self._trace
 
-    def _meet(self) -> None:
-        """Make two collective calls of the context, which raise where ranks are in other ones."""
+    def _meet(self, what: int) -> None:
+        """Make two collective calls of the context, which raise where ranks are in other ones.
+
+        `what`: a number of the call, so that ranks in two of these are, too.
+        """
         context: Any = self
-        context.Allreduce_init(np.zeros(1), np.zeros(1), policy="full").Free()
+        context.Allreduce_init(np.zeros(what), np.zeros(what), policy="full").Free()
 
     def span(self, name: str) -> Span:
         """Return a ``with`` block that the trace shows by this name. Local.

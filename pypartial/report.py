@@ -69,12 +69,13 @@ class RankReport:
         The share of these in which it was the last to come.
     computes_s : float or None
         From a Start to the next of the same request, outside the library and blocking calls that it
-        sees: the mean, without the tenth at either end.
+        sees: the median of the means of stretches of steps.
     waits_s : float or None
-        Inside the Wait of a request: the mean, likewise.
+        Inside the Wait of a request, likewise.
     waited_for_s : float
-        For how long other ranks waited for it, all together. What is known of the timed steps is
-        taken for all.
+        For how long other ranks waited for it, all together.
+    timed : int
+        Steps that the six before are of.
     """
 
     rank: int
@@ -94,6 +95,7 @@ class RankReport:
     computes_s: float | None
     waits_s: float | None
     waited_for_s: float
+    timed: int
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class Report:
     ranks : tuple of RankReport
         Of those that the report knows.
     waited : numpy.ndarray
-        Seconds, taken from the timed steps for all, of shape (size, size): ``waited[a, b]`` is how
-        long rank a waited for rank b, the last that came to what both joined.
+        Seconds in the timed steps, of shape (size, size): ``waited[a, b]`` is how long rank a
+        waited for rank b, the last that came to what both joined.
     verdict : Verdict
     """
 
@@ -181,6 +183,9 @@ class Report:
             notes.append(
                 "rounds: " + ", ".join(f"{count:,} {name}" for name, count in causes.items())
             )
+        if any(rank.calls > rank.timed + 1 for rank in self.ranks):
+            most = max(rank.timed for rank in self.ranks)
+            notes.append(f"times are of the last timed calls of each rank, {most} at most")
         if len(self.ranks) < self.size:
             notes.append(
                 f"{len(self.ranks)} of {self.size} ranks; of all of them: ctx.report(all=True)"
@@ -244,8 +249,6 @@ def build(
     """
     waited = np.zeros((size, size))
     ranks, _, behind, last = meetings(samples, waited)
-    for rank, own in samples.items():
-        waited[rank] *= max(1.0, counts[rank]["calls"] / (len(own) + 1))
     rows = []
     for rank, counted in counts.items():
         own = samples[rank]
@@ -259,9 +262,10 @@ def build(
                 behind_s=_median(late_by[met]),
                 behind_p95_s=float(np.percentile(late_by[met], 95)) if met.any() else None,
                 last=float(came_last[met].mean()) if met.any() else None,
-                computes_s=_mean(own["computed_ns"] / 1e9),
-                waits_s=_mean(own["waited_ns"] / 1e9),
+                computes_s=_typical(own["computed_ns"] / 1e9),
+                waits_s=_typical(own["waited_ns"] / 1e9),
                 waited_for_s=float(waited[:, rank].sum()),
+                timed=len(own),
             )
         )
     return Report(size, tuple(rows), waited, _judge(size, samples))
@@ -271,10 +275,23 @@ def _median(values: npt.NDArray[Any]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _mean(values: npt.NDArray[Any]) -> float | None:
-    """Return the mean without the tenth at either end: of steps of two lengths it sees both."""
-    cut = len(values) // 10
-    return float(np.sort(values)[cut : len(values) - cut].mean()) if len(values) else None
+def _blocks(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the means of 20 stretches of steps; of 6, where steps are of several lengths.
+
+    Of a request that is used several times in a step they have all of its uses.
+    """
+    low, median, high = np.percentile(values, [25, 50, 75])
+    uneven = high > 2 * low or values.mean() > 2 * median
+    size = max(len(values) // (6 if uneven else 20), 1)
+    whole = len(values) // size * size
+    stretches = np.asarray(values[len(values) - whole :], float).reshape(-1, size)
+    means: npt.NDArray[np.float64] = stretches.mean(axis=1)
+    return means
+
+
+def _typical(values: npt.NDArray[Any]) -> float | None:
+    """Return a mean that few long steps change little."""
+    return float(np.median(_blocks(values))) if len(values) else None
 
 
 def meetings(
@@ -316,12 +333,12 @@ def _judge(size: int, samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
     every = np.concatenate(list(samples.values()))
     if not len(every):
         return Verdict(None, "No rank stands out: no step was timed")
-    # Of the requests that are used often that one for which ranks compute longest: others are
-    # started in between. Cycles of one that is seldom used last from one use to the next.
+    # Of several requests that one between whose Starts most is computed; cycles of one that is
+    # used a few times last from one use to the next.
     handles, uses = np.unique(every["handle"], return_counts=True)
-    often = handles[2 * uses >= uses.max()]
-    totals = [every["computed_ns"][every["handle"] == handle].sum() for handle in often]
-    busiest = often[int(np.argmax(totals))]
+    usual = handles[uses >= _FEWEST * len(samples)]
+    medians = [np.median(every["computed_ns"][every["handle"] == handle]) for handle in usual]
+    busiest = usual[int(np.argmax(medians))] if len(usual) else handles[0]
     of = {rank: own[own["handle"] == busiest] for rank, own in samples.items()}
     computed = {rank: own["computed_ns"] for rank, own in of.items() if len(own) >= _FEWEST}
     if len(samples) == 1 < size:
@@ -333,23 +350,21 @@ def _judge(size: int, samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
         return Verdict(
             None, f"No rank stands out: fewer than two have {_FEWEST} timed steps to compare"
         )
-    means = {rank: _mean(own) or 0.0 for rank, own in computed.items()}
+    blocks = {rank: _blocks(own) for rank, own in computed.items()}
+    means = {rank: float(np.median(own)) for rank, own in blocks.items()}
     slow = max(means, key=means.__getitem__)
     others = [rank for rank in means if rank != slow]
     mine, theirs = means[slow], float(np.median([means[rank] for rank in others]))
     steps = np.concatenate([of[rank]["computed_ns"] + of[rank]["waited_ns"] for rank in others])
-    p = min(
-        1.0,
-        _rank_sum(computed[slow], np.concatenate([computed[rank] for rank in others]))
-        * len(computed),
-    )
+    chance = _rank_sum(blocks[slow], np.concatenate([blocks[rank] for rank in others]))
+    p = min(1.0, chance * len(blocks))
     times = mine / theirs if theirs else None
     evidence = f"rank {slow} computes {_time(mine / 1e9)} a step, " + (
         "and the others nothing"
         if times is None
         else f"{times:.2f} times the median of the others' ({_time(theirs / 1e9)})"
     )
-    least = max((_STANDS_OUT - 1) * theirs, _SHARE * (_mean(steps) or 0.0))
+    least = max((_STANDS_OUT - 1) * theirs, _SHARE * float(np.median(_blocks(steps))))
     if mine - theirs < least:
         return Verdict(None, f"No rank stands out: at most {evidence}", times, p)
     if p > FALSE_ALARMS:
