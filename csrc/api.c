@@ -525,29 +525,13 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
 
 /* ---- away ----------------------------------------------------------------------------------------------------- */
 
-/* Blocking calls of the application that the library sees may contain each other: a thread's outermost counts. */
-static _Thread_local struct { uint32_t depth; uint64_t since_ns; } outside;
-
-static void step_out(void)
-{
-    if (outside.depth++ == 0)
-        outside.since_ns = pp_sight_enter();
-}
-
-static void step_in(void)
-{
-    if (outside.depth > 0 && --outside.depth == 0)
-        pp_sight_leave(outside.since_ns);
-}
-
 pp_status_t pp_away_begin(pp_ctx_t *ctx)
 {
     PP_TRY(pp_enter(ctx));
     pp_status_t status = pp_check_holds_none(ctx, "away()");
     if (status >= 0)
         status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
-    if (status >= 0)
-        step_out();
+    ctx->sight.away_ns = status >= 0 ? pp_sight_enter() : 0;
     pp_engine_settle(&ctx->engine);
     pp_unlock(ctx);
     return status;
@@ -560,7 +544,7 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     if (ctx->calls.kind != PP_CALL_AWAY) {
         status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away(), and cannot leave it");
     } else {
-        step_in();
+        pp_sight_leave(ctx->sight.away_ns);
         pp_team_count_as_given(&ctx->team, NULL);
         pp_call_finish(&ctx->calls, PP_OK);
         ctx->calls.kind = PP_CALL_NONE;
@@ -570,16 +554,21 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     return status;
 }
 
+/* Such calls may contain each other, and be inside away(): a thread's outermost one counts. */
+static _Thread_local struct { uint32_t depth; uint64_t since_ns; } aside;
+
 void pp_aside_begin(void)
 {
-    step_out();
-    pp_live_aside(1);
+    const bool away = pp_live_aside(1);
+    if (aside.depth++ == 0)
+        aside.since_ns = away ? 0 : pp_sight_enter();
 }
 
 void pp_aside_end(void)
 {
     pp_live_aside(-1);
-    step_in();
+    if (--aside.depth == 0)
+        pp_sight_leave(aside.since_ns);
 }
 
 /* If there are two, the next Start asks for the other. */

@@ -141,15 +141,18 @@ void pp_live_waits_long(pp_ctx_t *ctx, int delta)
     pthread_mutex_unlock(&live_lock);
 }
 
-void pp_live_aside(int delta)
+bool pp_live_aside(int delta)
 {
+    bool away = false;
     pthread_mutex_lock(&live_lock);
     asides += (uint32_t)delta;
     for (pp_ctx_t *ctx = live; ctx; ctx = ctx->next) {
         pthread_mutex_lock(&ctx->lock);
+        away |= ctx->calls.kind == PP_CALL_AWAY && !ctx->engine.error;
         pp_sight_tell(ctx, delta > 0 ? PP_EVENT_CALL : PP_EVENT_CALL_END, PP_TRACE_ASIDE, 0);
         pthread_mutex_unlock(&ctx->lock);
     }
     tell_all();
     pthread_mutex_unlock(&live_lock);
+    return away;
 }

@@ -35,8 +35,9 @@ bool pp_live_is_alone(void);
 /* A thread begins (+1) or ends (-1) to wait long for a request of the context.  The other contexts learn that this rank
    waits elsewhere.  Called without any context's lock. */
 void pp_live_waits_long(pp_ctx_t *ctx, int delta);
-/* A blocking call of the application that the library sees begins (+1) or ends (-1): all contexts are left meanwhile. */
-void pp_live_aside(int delta);
+/* A blocking call of the application that the library sees begins (+1) or ends (-1): all contexts are left meanwhile.
+   Returns whether one of them is inside away() as well. */
+bool pp_live_aside(int delta);
 /* Tells one context, with its lock: that many such calls, and such waits in other contexts. */
 void pp_live_tell(pp_ctx_t *ctx, uint32_t asides, uint32_t waits_in_others);
 
