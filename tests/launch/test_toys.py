@@ -111,7 +111,8 @@ EXAMPLES = [
             (
                 "pypartial/context.py",
                 "class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit, Sight):",
-                "class Context(AllreduceInit, BarrierInit, GossipInit, PreduceInit, QueueInit, Sight):",
+                "class Context(AllreduceInit, BarrierInit, GossipInit, PreduceInit, QueueInit, "
+                "Sight):",
             ),
             (
                 "pypartial/context.py",
