@@ -49,8 +49,6 @@ pp_status_t pp_trace_begin(pp_ctx_t *ctx, pp_trace_head_t *head)
 /* Also of a context that has failed, or is over. */
 void pp_trace_tell(pp_ctx_t *ctx, int32_t kind, int32_t a, int32_t b)
 {
-    if (ctx->forks != pp_fork_count())   /* the child's file is the parent's */
-        return;
     pthread_mutex_lock(&ctx->lock);
     pp_sight_tell(ctx, kind, a, b);
     pthread_mutex_unlock(&ctx->lock);

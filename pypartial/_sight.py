@@ -87,7 +87,7 @@ class Trace:
     def __init__(
         self, native: Native, ctx: CData, comm: MPI.Comm, folder: Any, events: int
     ) -> None:
-        self._native, self._ctx = native, ctx
+        self._native, self._ctx, self._pid = native, ctx, os.getpid()
         self._comm = comm.Dup()
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -179,8 +179,11 @@ class Trace:
         return found
 
     def tell(self, kind: str, name: str) -> None:
-        """Write an event of this thread: SPAN, SPAN_END, CALL or CALL_END."""
-        if self._head is not None:
+        """Write an event of this thread: SPAN, SPAN_END, CALL or CALL_END.
+
+        A forked child writes none: its file is the parent's.
+        """
+        if self._head is not None and self._pid == os.getpid():
             number = getattr(self._native.lib, f"PP_EVENT_{kind}")
             thread = threading.get_native_id() & 0x7FFFFFFF
             self._native.lib.pp_trace_tell(self._ctx, number, self._name(name), thread)

@@ -119,7 +119,6 @@ class Context(AllreduceInit, GossipInit, PreduceInit, QueueInit, Sight):
         Seconds, above 0. A wait that takes longer logs a warning (logger ``"pypartial"``) that
         names the handle, the round, the ranks it waits for and what each of them is doing. The
         warning is repeated whenever the time waited has doubled. None: never.
-
     report_every : float or None, optional
         Seconds, above 0. Rank 0 logs a line of `report` (logger ``"pypartial"``) at the first Start
         after each of them. None: never. Other ranks ignore it.

@@ -75,7 +75,7 @@ class RankReport:
     waited_for_s : float
         For how long other ranks waited for it, all together.
     timed : int
-        Steps that the six before are of.
+        How many timed steps the times are of.
     """
 
     rank: int
@@ -387,10 +387,9 @@ def _rank_sum(slow: npt.NDArray[Any], others: npt.NDArray[Any]) -> float:
     Mann and Whitney's test in the normal approximation, with corrections for ties and continuity.
     """
     n, m = len(slow), len(others)
-    values, inverse, counts = np.unique(
+    _, inverse, counts = np.unique(
         np.concatenate([slow, others]), return_inverse=True, return_counts=True
     )
-    del values
     places = np.cumsum(counts) - (counts - 1) / 2  # of equal values the mean
     u = float(places[inverse[:n]].sum()) - n * (n + 1) / 2
     ties = float((counts.astype(float) ** 3 - counts).sum())
