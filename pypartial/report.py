@@ -275,13 +275,14 @@ def _median(values: npt.NDArray[Any]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _blocks(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the means of 20 stretches of steps; of 6, where steps are of several lengths.
-
-    Of a request that is used several times in a step they have all of its uses.
-    """
+def _is_uneven(values: npt.NDArray[Any]) -> bool:
+    """Return whether steps are of several lengths, as of a request used several times in a step."""
     low, median, high = np.percentile(values, [25, 50, 75])
-    uneven = high > 2 * low or values.mean() > 2 * median
+    return bool(high > 2 * low or values.mean() > 2 * median)
+
+
+def _blocks(values: npt.NDArray[Any], uneven: bool) -> npt.NDArray[np.float64]:
+    """Return the means of 20 stretches of steps, or of 6 that have steps of all lengths."""
     size = max(len(values) // (6 if uneven else 20), 1)
     whole = len(values) // size * size
     stretches = np.asarray(values[len(values) - whole :], float).reshape(-1, size)
@@ -291,7 +292,7 @@ def _blocks(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 def _typical(values: npt.NDArray[Any]) -> float | None:
     """Return a mean that few long steps change little."""
-    return float(np.median(_blocks(values))) if len(values) else None
+    return float(np.median(_blocks(values, _is_uneven(values)))) if len(values) else None
 
 
 def meetings(
@@ -350,7 +351,9 @@ def _judge(size: int, samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
         return Verdict(
             None, f"No rank stands out: fewer than two have {_FEWEST} timed steps to compare"
         )
-    blocks = {rank: _blocks(own) for rank, own in computed.items()}
+    # In equally many stretches of all ranks: else equal ranks would not have equal chances.
+    uneven = 2 * sum(map(_is_uneven, computed.values())) > len(computed)
+    blocks = {rank: _blocks(own, uneven) for rank, own in computed.items()}
     means = {rank: float(np.median(own)) for rank, own in blocks.items()}
     slow = max(means, key=means.__getitem__)
     others = [rank for rank in means if rank != slow]
@@ -364,7 +367,7 @@ def _judge(size: int, samples: Mapping[int, npt.NDArray[Any]]) -> Verdict:
         if times is None
         else f"{times:.2f} times the median of the others' ({_time(theirs / 1e9)})"
     )
-    least = max((_STANDS_OUT - 1) * theirs, _SHARE * float(np.median(_blocks(steps))))
+    least = max((_STANDS_OUT - 1) * theirs, _SHARE * (_typical(steps) or 0.0))
     if mine - theirs < least:
         return Verdict(None, f"No rank stands out: at most {evidence}", times, p)
     if p > FALSE_ALARMS:
