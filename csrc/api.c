@@ -338,6 +338,8 @@ static void give_up(pp_handle_t *handle)
 
 static pp_status_t help(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us, const pp_handle_t *receives)
 {
+    if (timeout_us != 0)
+        pp_sight_must_wait(ctx, handle);
     if (handle->face->waits)
         handle->face->waits(ctx, handle, true);
     pp_status_t status = pp_help_until(ctx, pp_request_complete, handle, timeout_us, receives);
@@ -370,14 +372,14 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
     pp_team_called(&ctx->team, timeout_us == 0 ? PP_CALL_TEST : PP_CALL_WAIT, handle->id);
-    const uint64_t   since_ns = pp_sight_waits(ctx, handle, timeout_us);
+    pp_sight_waits(ctx, handle);
     pp_cuda_device_t device;
     pp_status_t      status = pp_staging_enter(handle, &device);
     if (status >= 0)
         status = pp_staging_leave(ctx, &device, wait_inside(ctx, handle, timeout_us, result, view));
     else
         give_up(handle);
-    pp_sight_waited(ctx, handle, since_ns, status);
+    pp_sight_waited(ctx, handle, status);
     pp_unlock(ctx);
     return status;
 }
@@ -405,10 +407,10 @@ pp_status_t pp_await(pp_handle_t *handle, int64_t timeout_us)
     pp_status_t status = check_collects(ctx, handle, "Wait");
     if (status >= 0)
         status = pp_check_holds_none(ctx, "Wait");
-    const uint64_t since_ns = pp_sight_waits(ctx, handle, timeout_us);
+    pp_sight_waits(ctx, handle);
     if (status >= 0 && handle->request.state != PP_IDLE && (status = pp_staging_enter(handle, &device)) >= 0)
         status = pp_staging_leave(ctx, &device, help(ctx, handle, timeout_us, NULL));
-    pp_sight_waited(ctx, handle, since_ns, PP_PENDING);
+    pp_sight_waited(ctx, handle, PP_PENDING);
     pp_unlock(ctx);
     return status;
 }

@@ -154,12 +154,13 @@ struct pp_handle {
         uint64_t computed_ns;        /* in the cycle that the Start in progress ends; 0: not known */
         uint32_t waiter;             /* the thread of the last Wait that was timed */
         bool     begins;             /* the Start in progress begins a cycle that is timed */
+        uint64_t wait_ns;            /* when the last Wait or Test began; 0: not timed */
         struct pp_cycle {
             uint64_t start_ns;       /* 0: no cycle is timed */
             uint32_t waiter;         /* the thread whose time inside the library counts, and that time then */
             uint64_t inside_ns;
             uint64_t waited_ns, given_ns, key;
-            bool     waits;          /* a Wait has begun */
+            bool     waits;          /* a Wait has found no result */
             bool     late;
         } cycle;
         struct pp_given {            /* the result that was handed out last; see pp_row_t and PP_EVENT_GIVEN */

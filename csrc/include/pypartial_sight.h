@@ -19,7 +19,7 @@ typedef struct pp_sample {
                                join, the number of the group, or the iteration */
     uint64_t start_ns;      /* the Start; its result was in the receive buffers */
     uint64_t given_ns;
-    uint64_t waited_ns;     /* inside Wait */
+    uint64_t waited_ns;     /* inside Wait, from one on that found no result yet */
     uint64_t computed_ns;   /* in the whole cycle outside the library, and outside blocking calls that it sees */
     uint32_t handle;
     uint32_t late;          /* 1: its round was complete before the Start */
@@ -51,7 +51,7 @@ void    pp_ctx_report_every(pp_ctx_t *ctx, uint64_t ns);
 typedef enum pp_event_kind {
     PP_EVENT_START = 1,     /* number: of the Start among those of all handles of the rank; key: nanoseconds
                                computed in the cycle that ends, as in pp_sample_t; 0: not known */
-    PP_EVENT_WAIT,          /* Wait begins */
+    PP_EVENT_WAIT,          /* Wait finds no result yet; the time is that of its beginning */
     PP_EVENT_GIVEN,         /* Wait ends with a result.  number: its round, group or iteration; key: as in pp_sample_t;
                                flags: 1 late, 2 external, from 4 on missed rounds; a: active, b: contributions, c: staleness, d: initiator or -1;
                                cause */

@@ -141,4 +141,9 @@ void     pp_node_asleep(pp_node_t *node);
 void     pp_node_awake(pp_node_t *node);
 bool     pp_node_anybody_asleep(const pp_node_t *node);
 
+/* ---- traces ------------------------------------------------------------------------------------------- */
+
+/* Whether the kernel makes CLOCK_MONOTONIC of the processor's counter, so that all cores have the same one. */
+bool     pp_trace_by_counter(void);
+
 #endif

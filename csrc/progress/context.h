@@ -131,6 +131,11 @@ struct pp_ctx {
         pp_row_t *row;               /* NULL: nothing is counted */
         pp_trace_head_t *trace;      /* NULL: there is none */
         uint64_t  next;              /* where its next event goes */
+        struct pp_counter {          /* of the processor's counter: see sight.c */
+            bool     used;
+            uint64_t ticks, ns, fresh;
+            double   ns_per_tick;
+        } counter;
         uint64_t  away_ns;           /* when the block of away() in progress began; 0: not timed */
         uint64_t  every_ns, due_ns;  /* pp_ctx_report_every(); 0: never */
         bool      is_due;

@@ -17,9 +17,10 @@ void     pp_sight_close(pp_ctx_t *ctx);
 /* Around a Start: what the first returns is the second's `since_ns`; 0: it is not timed. */
 uint64_t pp_sight_starts(pp_ctx_t *ctx, pp_handle_t *handle);
 void     pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_status_t status);
-/* The same around a Wait; with `timeout_us` 0, a Test, it is not counted as waiting. */
-uint64_t pp_sight_waits(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us);
-void     pp_sight_waited(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_status_t status);
+/* Around a Wait or a Test; between them, where a Wait finds no result yet and is to wait for it. */
+void     pp_sight_waits(pp_ctx_t *ctx, pp_handle_t *handle);
+void     pp_sight_must_wait(pp_ctx_t *ctx, pp_handle_t *handle);
+void     pp_sight_waited(pp_ctx_t *ctx, pp_handle_t *handle, pp_status_t status);
 /* A result was handed out, which the kind has described in handle->sight.given; `now_ns`: 0 if that is not timed. */
 void     pp_sight_given(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t now_ns);
 /* No cycle of the handle is timed any more. */
