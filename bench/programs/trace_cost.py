@@ -58,8 +58,11 @@ def main() -> None:
         off, on = np.array(found).T
         low, middle, high = np.percentile(on / off, [25, 50, 75])
         if comm.rank == 0:
-            print(f"{size} B {policy}: {np.median(off):.2f} us, traced {np.median(on):.2f} us, ", end="")
-            print(f"ratio {middle:.3f} ({low:.3f}-{high:.3f})", flush=True)
+            print(
+                f"{size} B {policy}: {np.median(off):.2f} us, traced {np.median(on):.2f} us, "
+                f"ratio {middle:.3f} ({low:.3f}-{high:.3f})",
+                flush=True,
+            )
 
 
 main()
