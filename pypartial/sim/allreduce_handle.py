@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,12 @@ class Round:
         return (*self.status(), self.data)
 
 
+@functools.lru_cache(maxsize=256)
+def _members(bits: int) -> tuple[int, ...]:
+    """Return the ranks whose bits are set; all ranks of a round ask for the same."""
+    return tuple(b for b in range(bits.bit_length()) if bits >> b & 1)
+
+
 class Handle(AnyHandle):
     """One rank's handle of a partial allreduce."""
 
@@ -105,11 +112,7 @@ class Handle(AnyHandle):
             active=r.active,
             cause=_CAUSES[r.cause],
             initiator=r.initiator,
-            contributors=(
-                tuple(b for b in range(bits.bit_length()) if bits >> b & 1)
-                if r.contributors_known
-                else None
-            ),
+            contributors=_members(bits) if r.contributors_known else None,
             missed=r.missed,
             staleness=r.staleness,
             included=bool(r.included),
