@@ -173,9 +173,10 @@ def test_times_are_of_the_system_clock_in_loops_of_microseconds(comm, folder):
             times.append(time.monotonic_ns())
             if step % 1000 == 999:
                 time.sleep(0.02)
+        waits = 0 if ctx.stats().shares_memory else 2000  # for a message to itself
         file = TraceFile(folder / str(comm.rank), 0)
     start, given = file.of("START"), file.of("GIVEN")
-    assert len(start) == 2000 and not file.of("WAIT").size
+    assert (len(start), len(file.of("WAIT"))) == (2000, waits)
     assert (start["ns"] + 1000 >= times[:-1]).all() and (given["ns"] - 1000 <= times[1:]).all()
     whole = np.diff(start["ns"].astype(np.int64))
     assert (start["key"][1:] > 0).all() and (start["key"][1:] <= whole).all()
