@@ -7,6 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Bytes whose pages are made at once, so that no event waits for one: more than the default has, and no more, since all of
+   them go to the disk. */
+enum { TOUCHED = 64 << 20 };
+
 /* All of the file is allocated at once: to touch a page for which a disk has no room would end the process. */
 pp_status_t pp_trace_open(const char *path, uint64_t capacity, pp_trace_head_t **out)
 {
@@ -25,7 +29,7 @@ pp_status_t pp_trace_open(const char *path, uint64_t capacity, pp_trace_head_t *
         return pp_fail(PP_ERR_MEMORY, "%s", strerror(error));
     }
 #ifdef MADV_POPULATE_WRITE
-    madvise(memory, bytes, MADV_POPULATE_WRITE);   /* if it fails, the first events take longer */
+    madvise(memory, bytes < TOUCHED ? bytes : TOUCHED, MADV_POPULATE_WRITE);   /* if it fails, events wait for pages */
 #endif
     *out = memory;
     **out = (pp_trace_head_t){.magic = "pptrace", .version = PP_TRACE_VERSION, .event_bytes = sizeof(pp_event_t),

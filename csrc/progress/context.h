@@ -133,8 +133,8 @@ struct pp_ctx {
         uint64_t  next;              /* where its next event goes */
         struct pp_counter {          /* of the processor's counter: see sight.c */
             bool     used;
-            uint64_t ticks, ns, fresh;
-            double   ns_per_tick;
+            uint64_t ticks, ns;      /* when both were read last */
+            double   ns_per_tick;    /* 0: not known yet */
         } counter;
         uint64_t  away_ns;           /* when the block of away() in progress began; 0: not timed */
         uint64_t  every_ns, due_ns;  /* pp_ctx_report_every(); 0: never */

@@ -12,8 +12,8 @@ enum {
     FAST = 64,                       /* Starts within one tick */
     LOOKS = 16,
     THREADS = 64,                    /* more share their accounts */
-    FRESH_NS = 1000000,
-    PAIR_TICKS = 1000
+    PAIR_TICKS = 1000,
+    FRESH_TICKS = 1 << 21            /* about a millisecond */
 };
 
 static _Atomic uint32_t timed;       /* cycles of this process that are being timed */
@@ -37,7 +37,7 @@ static uint64_t ticks_now(void)
 #endif
 }
 
-/* Of both; false: the thread was put aside between the two. */
+/* Reads the counter and the clock together; false: the thread was put aside between the two. */
 static bool read_pair(uint64_t *ticks, uint64_t *ns)
 {
     *ticks = ticks_now();
@@ -46,18 +46,21 @@ static bool read_pair(uint64_t *ticks, uint64_t *ns)
 }
 
 /* The clock, in half the time while there is a trace: from the processor's counter and its pace so far, where the kernel makes
-   the clock of that counter, too.  Both are read again after a millisecond, so the error stays far below a microsecond. */
+   the clock of that counter, too.  Both are read again after FRESH_TICKS, so the error stays far below a microsecond; and
+   after a jump of the counter, as when a machine was suspended, the times are right again as soon. */
 static uint64_t quick_ns(pp_ctx_t *ctx)
 {
     struct pp_counter *counter = &ctx->sight.counter;
     if (!counter->used)
         return clock_ns(CLOCK_MONOTONIC);
-    uint64_t ticks = ticks_now(), ns;
-    if (ticks - counter->ticks < counter->fresh)
+    uint64_t   ticks = ticks_now(), ns;
+    const bool is_fresh = ticks - counter->ticks < FRESH_TICKS;
+    if (is_fresh && counter->ns_per_tick > 0)
         return counter->ns + (uint64_t)((double)(ticks - counter->ticks) * counter->ns_per_tick);
-    if (read_pair(&ticks, &ns) && ns - counter->ns >= FRESH_NS) {
-        const double ns_per_tick = (double)(ns - counter->ns) / (double)(ticks - counter->ticks);
-        *counter = (struct pp_counter){true, ticks, ns, (uint64_t)(FRESH_NS / ns_per_tick), ns_per_tick};
+    if (read_pair(&ticks, &ns) && !is_fresh) {
+        counter->ns_per_tick = (double)(ns - counter->ns) / (double)(ticks - counter->ticks);
+        counter->ticks = ticks;
+        counter->ns = ns;
     }
     return ns;
 }
@@ -79,7 +82,7 @@ uint64_t pp_sight_enter(void)
     return atomic_load_explicit(&timed, memory_order_relaxed) ? clock_ns(CLOCK_MONOTONIC) : 0;
 }
 
-/* No atomic addition: the account is the thread's own. */
+/* No atomic addition: the account is the thread's own, but of more than THREADS. */
 static void leave(uint64_t since_ns, uint64_t now_ns)
 {
     const uint32_t mine = account();
@@ -175,7 +178,7 @@ void pp_sight_started(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t since_ns, pp_
     if (!since_ns)
         return;
     const struct pp_cycle *cycle = &handle->sight.cycle;
-    if (!is_fast(handle)) {              /* else the Start took a part of a microsecond */
+    if (!is_fast(handle)) {              /* else the Start took microseconds at most */
         leave(since_ns, quick_ns(ctx));
         if (status >= 0 && handle->sight.computed_ns)
             add_sample(row, handle);
@@ -202,7 +205,7 @@ static void begin_wait(pp_ctx_t *ctx, pp_handle_t *handle)
 void pp_sight_waits(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     handle->sight.wait_ns = 0;
-    if (!is_fast(handle))                /* else one that does not have to wait takes a part of a microsecond */
+    if (!is_fast(handle))                /* else one that does not have to wait takes microseconds at most */
         begin_wait(ctx, handle);
 }
 
@@ -290,6 +293,7 @@ void pp_trace_keep(pp_ctx_t *ctx, pp_trace_head_t *head)
     ctx->sight.trace = head;
     ctx->sight.next = 0;
     struct pp_counter *counter = &ctx->sight.counter;
+    counter->ns_per_tick = 0;
     counter->used = read_pair(&counter->ticks, &counter->ns) && pp_trace_by_counter();
     ctx->engine.tell = tell;
 }
